@@ -1,0 +1,41 @@
+# make demo, make test, make lint: each sets up its own .venv first. Needs Python 3.10 or newer and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test test-all lint bench clean
+.DELETE_ON_ERROR:
+
+demo: .make/test
+	$(BIN)/python -m spectralgrad demo
+
+test: .make/test lint
+	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+
+test-all: .make/test lint
+	$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: .make/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .make/bench
+	$(BIN)/python benchmarks/accuracy.py --write
+	$(BIN)/python benchmarks/speed.py --write
+
+# One stamp for each set of packages; torch comes first and pinned, or a later package would fetch its CUDA build.
+.make/test: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	mkdir -p .make && touch $@
+
+.make/bench: .make/test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kornia xitorch torchspd || \
+		echo "some peers did not install: their columns stay empty"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .make demo

@@ -1,0 +1,52 @@
+"""Gradients through eigendecompositions that never blow up."""
+
+from spectralgrad import errors
+from spectralgrad.linalg.checks import checks
+from spectralgrad.linalg.counters import counts, reset_counts
+from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
+from spectralgrad.linalg.eigh import eigh
+from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
+from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.linalg.polar import polar
+from spectralgrad.linalg.projector import projector
+from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, PowerIteration, Rule, Taylor
+from spectralgrad.linalg.solvers import SVD, Auto, Jacobi, Lapack, PowerDeflation, Solver
+from spectralgrad.linalg.spectral_map import spectral_map
+from spectralgrad.linalg.svd import svd
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SVD",
+    "Analytic",
+    "Auto",
+    "Clip",
+    "Exact",
+    "Jacobi",
+    "Lapack",
+    "Lorentzian",
+    "Moments",
+    "NewtonSchulz",
+    "PowerDeflation",
+    "PowerIteration",
+    "Rule",
+    "Solver",
+    "Taylor",
+    "checks",
+    "counts",
+    "covariance",
+    "eigh",
+    "errors",
+    "expm",
+    "inv_sqrtm",
+    "logm",
+    "merge_moments",
+    "moments",
+    "polar",
+    "powm",
+    "projector",
+    "reset_counts",
+    "spectral_map",
+    "sqrtm",
+    "svd",
+]

@@ -1,0 +1,1 @@
+"""Differentiable linear algebra: solvers, gradient rules, spectral functions."""

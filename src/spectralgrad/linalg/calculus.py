@@ -1,0 +1,177 @@
+"""A matrix function, its derivative and its second derivative as three autograd Functions.
+
+Both families of functions here are gradients of a scalar potential: V f(L) V^H of tr F(M), and the polar factor of the
+nuclear norm. So the derivative D1(M)[E] is its own adjoint and the second derivative D2(M)[E1, E2] is symmetric in all
+three of E1, E2 and the cotangent. That is all that backward, forward mode and double backward need:
+
+    f(M)          backward: D1[G]                           jvp: D1[tM]
+    D1(M)[E]      backward: D1[G] for E, D2[E, G] for M     jvp: D1[tE] + D2[E, tM]
+    D2(M)[E1, E2] value only; third derivatives are refused.
+
+What is saved is a factorisation of M, never M: `f` returns it beside its value. One factor, the *handle*, has the shape
+of M and carries M's differential: its tangent is M's tangent and its cotangent is added to M's. It is an output of our
+own node and goes nowhere but into D1 and D2, which know this, so that double backward finds its way to M although M was
+not kept.
+"""
+
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+
+class Potential(Protocol):
+    """A function with its two derivatives, all through one factorisation."""
+
+    handle: int  # which factor carries the differential
+
+    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+        """f(M) followed by the factors of M. ``tolerance`` as in `decompose`: None forbids looking at values."""
+        ...
+
+    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        """D1(M)[E]."""
+        ...
+
+    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+        """D2(M)[E1, E2]."""
+        ...
+
+
+def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
+    """f(M), differentiable twice, in both modes."""
+    function = _Value if torch.compiler.is_compiling() else _ValueFunc
+    return function.apply(M, potential, tolerance)[0]  # type: ignore[no-any-return]
+
+
+def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
+    """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
+    function = _First if torch.compiler.is_compiling() else _FirstFunc
+    return function.apply(potential, E, *factors)  # type: ignore[no-any-return]
+
+
+def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
+    """D2(M)[E1, E2]."""
+    function = _Second if torch.compiler.is_compiling() else _SecondFunc
+    return function.apply(potential, E1, E2, *factors)  # type: ignore[no-any-return]
+
+
+def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """vmap's hidden dimension moved to the front of each tensor: all code here takes any leading shape."""
+    return [
+        x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(tensors, dims, strict=True)
+    ]
+
+
+def refuse_third_derivative() -> NoReturn:
+    """What backward and jvp of a second derivative do."""
+    raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
+
+
+# Dynamo refuses a Function that defines jvp once a gradient is asked for. So each comes twice: plain for torch.compile,
+# and below it with jvp and vmap for everything else.
+
+
+class _Value(Function):
+    @staticmethod
+    def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
+        return potential.value(M, tolerance)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        _, ctx.potential, _ = inputs
+        factors = output[1:]
+        ctx.mark_non_differentiable(*(f for i, f in enumerate(factors) if i != ctx.potential.handle))
+        ctx.save_for_backward(*factors)
+        ctx.save_for_forward(*factors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *grad_factors: Tensor | None) -> tuple[Tensor | None, None, None]:
+        total = grad_factors[ctx.potential.handle]
+        if grad is not None:
+            through_value = derivative(ctx.potential, grad, *ctx.saved_tensors)
+            total = through_value if total is None else total + through_value
+        return total, None, None
+
+
+class _ValueFunc(_Value):
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        factors = ctx.saved_tensors
+        # The handle's tangent is M's, copied into the memory order of the handle, which forward mode insists on.
+        carried = torch.empty_like(factors[ctx.potential.handle]).copy_(tangent)
+        return (
+            derivative(ctx.potential, tangent, *factors),
+            *(carried if i == ctx.potential.handle else None for i in range(len(factors))),
+        )
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: None) -> tuple[Any, Any]:
+        (M,) = batched(info, dims[:1], (M,))
+        out = _ValueFunc.apply(M, potential, None)
+        return out, (0,) * len(out)
+
+
+class _First(Function):
+    @staticmethod
+    def forward(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
+        return potential.first(factors, E)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.potential, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        E, *factors = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * (2 + len(factors))
+        if ctx.needs_input_grad[1]:
+            grads[1] = derivative(ctx.potential, grad, *factors)
+        if ctx.needs_input_grad[2 + ctx.potential.handle]:
+            grads[2 + ctx.potential.handle] = second_derivative(ctx.potential, E, grad, *factors)
+        return tuple(grads)
+
+
+class _FirstFunc(_First):
+    @staticmethod
+    def jvp(ctx: Any, _: None, tangent_E: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
+        E, *factors = ctx.saved_tensors
+        total = None if tangent_E is None else derivative(ctx.potential, tangent_E, *factors)
+        tangent_M = tangents[ctx.potential.handle]
+        if tangent_M is None:
+            return total
+        through_M = second_derivative(ctx.potential, E, tangent_M, *factors)
+        return through_M if total is None else total + through_M
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
+        return _FirstFunc.apply(potential, *batched(info, dims[1:], tensors)), 0
+
+
+class _Second(Function):
+    @staticmethod
+    def forward(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
+        return potential.second(factors, E1, E2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return refuse_third_derivative()
+
+
+class _SecondFunc(_Second):
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return refuse_third_derivative()
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
+        return _SecondFunc.apply(potential, *batched(info, dims[1:], tensors)), 0

@@ -1,0 +1,112 @@
+"""The public door: what a matrix must be, and when looking at its values is allowed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import DtypeError, NonFiniteError, ShapeError, SymmetryError
+
+__all__ = ["checks"]
+
+_forced: ContextVar[bool | None] = ContextVar("spectralgrad_checks", default=None)
+_HALF = (torch.bfloat16, torch.float16)
+_FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
+@contextmanager
+def checks(enabled: bool) -> Iterator[None]:
+    """Turn the value checks (finite, Hermitian, positive) on or off inside the block.
+
+    By default they run on the CPU and not where they would make the host wait (CUDA) or cannot run (vmap, compile).
+    There a matrix with NaN gives NaN and is counted. ``checks(True)`` turns that into the error, at the price of a
+    synchronisation; ``checks(False)`` trusts the input on the CPU too.
+
+    >>> import spectralgrad as sg
+    >>> with sg.checks(False):
+    ...     sg.sqrtm(torch.full((1, 1), float("nan")))
+    tensor([[nan]])
+    """
+    token = _forced.set(enabled)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def is_transformed(x: Tensor) -> bool:
+    """Whether ``x`` stands for other values inside vmap, grad or jvp, so that plain code cannot look at them."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
+
+
+def checking(x: Tensor) -> bool:
+    """Whether value checks apply to ``x`` here and now."""
+    if torch.compiler.is_compiling():
+        return False
+    forced = _forced.get()
+    return x.device.type == "cpu" if forced is None else forced
+
+
+def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
+    """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
+    if not isinstance(x, Tensor):
+        raise DtypeError(
+            f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. Convert it with torch.as_tensor."
+        )
+    if x.ndim < 2:
+        raise ShapeError(
+            f"`{who}`: `{name}` must have at least two dimensions, (*batch, {'n, n' if square else 'm, n'}), "
+            f"got shape {tuple(x.shape)}. For a single number use {name}.reshape(1, 1)."
+        )
+    if square and x.shape[-1] != x.shape[-2]:
+        raise ShapeError(
+            f"`{who}`: `{name}` must be square in its last two dimensions, got {tuple(x.shape)}. "
+            "For a rectangular matrix use `svd` or `polar`."
+        )
+    if x.dtype in _HALF:
+        return x.to(torch.float32)
+    if x.dtype not in _FULL:
+        raise DtypeError(
+            f"`{who}`: `{name}` must be floating point or complex, got {x.dtype}. Convert it with {name}.to(torch.float64)."
+        )
+    return x
+
+
+def as_given(x: Tensor, given: Tensor) -> Tensor:
+    """A result rounded back to half precision where the input came in it."""
+    return x.to(given.dtype) if given.dtype in _HALF else x
+
+
+def asymmetry_tolerance(M: Tensor) -> float | None:
+    """Largest |M - M^H| / 2 relative to max |M| that passes for rounding, the square root of eps; None: do not look."""
+    return float(torch.finfo(M.dtype).eps) ** 0.5 if checking(M) else None
+
+
+def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float) -> None:
+    """Raise unless ``M`` (*B, n, n) is finite and equals its Hermitian part ``H`` to ``tolerance``. Reads the host once."""
+    asymmetry = (M - H).abs().amax((-2, -1))  # (*B,); NaN and Inf fail the comparison below too
+    scale = H.abs().amax((-2, -1))
+    if bool((asymmetry <= tolerance * scale).all()):
+        return
+    require_finite(who, M)
+    relative = float((asymmetry / scale).nan_to_num(posinf=float("inf")).max())
+    raise SymmetryError(
+        f"`{who}`: `M` must be symmetric (Hermitian) to {tolerance:.1e} of its largest entry, but differs from its "
+        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass (M + M.mH) / 2."
+    )
+
+
+def require_finite(who: str, x: Tensor, name: str = "M") -> None:
+    """Raise if ``x`` holds NaN or Inf, and say how many and where the first one is."""
+    finite = torch.isfinite(x)
+    if bool(finite.all()):
+        return
+    nans = int(torch.isnan(x).sum())
+    infs = int((~finite).sum()) - nans
+    where = tuple(int(i) for i in (~finite).nonzero()[0])
+    raise NonFiniteError(
+        f"`{who}`: `{name}` must be finite, got {nans} NaN and {infs} Inf among {x.numel()} entries, the first at index "
+        f"{where}. Look for the overflow where `{name}` was computed; nothing was repaired."
+    )

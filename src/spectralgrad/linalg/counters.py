@@ -1,0 +1,54 @@
+"""Counts of what went wrong and was survived: solver retries, non-finite input, clamped eigenvalues.
+
+Host events are plain integers behind a lock. Device events are added to a tensor that stays on its device, so that
+counting never makes the host wait; reading them does.
+"""
+
+import threading
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+__all__ = ["count", "count_on_device", "counts", "reset_counts"]
+
+_lock = threading.Lock()
+_host: Counter[str] = Counter()
+_device: dict[tuple[str, torch.device], Tensor] = {}
+
+
+def count(event: str, times: int = 1) -> None:
+    """Add ``times`` to the host count of ``event``."""
+    with _lock:
+        _host[event] += times
+
+
+def count_on_device(event: str, happened: Tensor) -> None:
+    """Add the number of true entries of ``happened`` without a host synchronisation."""
+    with _lock:
+        total = _device.get((event, happened.device))
+        if total is None:
+            total = torch.zeros((), dtype=torch.int64, device=happened.device)
+            _device[event, happened.device] = total
+        total.add_(happened.sum())
+
+
+def counts() -> dict[str, int]:
+    """Everything counted since the start or the last `reset_counts`; reads the device counters, so it may wait.
+
+    Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
+    ``clamped_eigenvalue``; absent means zero.
+    """
+    with _lock:
+        total = Counter(_host)
+        for (event, _), tensor in _device.items():
+            total[event] += int(tensor)
+    return {event: times for event, times in sorted(total.items()) if times}
+
+
+def reset_counts() -> None:
+    """Set every count to zero."""
+    with _lock:
+        _host.clear()
+        for tensor in _device.values():
+            tensor.zero_()

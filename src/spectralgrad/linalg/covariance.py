@@ -1,0 +1,119 @@
+"""Covariance to full working accuracy, grouped, from moments that merge exactly."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError, ShapeError
+
+from .checks import as_given, as_matrix
+from .precision import hermitian_part, matmul
+
+__all__ = ["Moments", "covariance", "merge_moments", "moments"]
+
+
+class Moments(NamedTuple):
+    """What a set of samples leaves behind: enough for its mean and covariance, and to be merged with another set's."""
+
+    samples: Tensor  # (): how many, in float64
+    mean: Tensor  # (*B, C), or (*B, groups, group_size)
+    scatter: Tensor  # (*B, C, C), or (*B, groups, group_size, group_size): sum of (x - mean)(x - mean)^H
+
+    def covariance(self, *, correction: float = 0.0, eps: float = 0.0) -> Tensor:
+        """scatter / (samples - correction) + eps I."""
+        divisor = (self.samples - correction).clamp(min=torch.finfo(torch.float64).tiny)
+        C = self.scatter / divisor.to(self.scatter.real.dtype)
+        return C + eps * torch.eye(C.shape[-1], dtype=C.dtype, device=C.device) if eps else C
+
+
+def moments(X: Tensor, *, group_size: int | None = None) -> Moments:
+    """Number, mean and centred second moment of samples in columns, in two passes.
+
+    The first pass finds the mean, the second sums products of centred values and corrects for what rounding left in the
+    mean, so that a mean of 1e4 standard deviations costs no digits. Products are taken in full precision whatever
+    TF32, autocast or matmul-precision flags say. Half precision is computed, and returned, in float32.
+
+    Args:
+        X: (*B, C, n): C channels of n samples.
+        group_size: split the channels into C / group_size groups, each with its own covariance; None is one group, with
+            no group dimension.
+
+    >>> moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
+    tensor([2., 2.])
+    """
+    X = _grouped("moments", as_matrix("moments", X, square=False, name="X"), group_size)
+    n = X.shape[-1]
+    mean = X.sum(-1) / max(n, 1)
+    centred = X - mean.unsqueeze(-1)
+    rest = centred.sum(-1) / max(n, 1)  # what rounding left in the mean
+    scatter = matmul(centred, centred.mH) - n * rest.unsqueeze(-1) * rest.conj().unsqueeze(-2)
+    count = torch.full((), float(n), dtype=torch.float64, device=X.device)
+    return Moments(count, mean + rest, hermitian_part(scatter))
+
+
+def merge_moments(parts: Sequence[Moments]) -> Moments:
+    """The moments of the union of disjoint sets of samples; an empty set changes nothing.
+
+    n = sum n_i, mean = sum n_i mean_i / n, scatter = sum scatter_i + n_i (mean_i - mean)(mean_i - mean)^H (Chan et al.)
+
+    >>> a, b = moments(torch.tensor([[1.0, 3.0]])), moments(torch.tensor([[5.0]]))
+    >>> merge_moments([a, b]).covariance(correction=1.0)
+    tensor([[4.]])
+    """
+    if len(parts) == 0:
+        raise OptionError("`merge_moments`: parts must hold at least one Moments, got none.")
+    shapes = {tuple(part.scatter.shape) for part in parts}
+    if len(shapes) > 1:
+        raise ShapeError(f"`merge_moments`: all parts must have the same shape, got {sorted(shapes)}.")
+    counts = torch.stack([part.samples for part in parts])  # (parts,)
+    means = torch.stack([part.mean for part in parts])  # (parts, *B, C)
+    real = means.real.dtype
+    weights = (counts / counts.sum().clamp(min=1)).to(real)
+    expand = (-1,) + (1,) * (means.ndim - 1)
+    mean = (weights.view(expand) * means).sum(0)
+    shift = means - mean
+    between = counts.to(real).view(*expand, 1) * shift.unsqueeze(-1) * shift.conj().unsqueeze(-2)
+    scatter = torch.stack([part.scatter for part in parts]).sum(0) + between.sum(0)
+    return Moments(counts.sum(), mean, scatter)
+
+
+def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 0.0, eps: float = 0.0) -> Tensor:
+    """The covariance of samples in columns, divided by their number, plus eps I.
+
+    Args:
+        X: (*B, C, n): C channels of n samples.
+        group_size: as in `moments`.
+        correction: subtracted from n in the divisor: 0 for the papers' covariance, 1 for the unbiased one.
+        eps: a shift of the diagonal.
+
+    Returns:
+        (*B, C, C), or (*B, groups, group_size, group_size); half precision is rounded back.
+
+    Raises:
+        ShapeError: no more samples than ``correction``, or X is no matrix.
+        OptionError: group_size does not divide the channels, eps is negative.
+
+    >>> covariance(torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
+    tensor([[1., 0.],
+            [0., 0.]])
+    """
+    if not eps >= 0:
+        raise OptionError(f"`covariance`: eps must be >= 0, got {eps!r}.")
+    n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
+    if n <= correction:
+        raise ShapeError(f"`covariance`: `X` must have more than {correction} samples in its last dimension, got {n}.")
+    return as_given(moments(X, group_size=group_size).covariance(correction=correction, eps=eps), X)
+
+
+def _grouped(who: str, X: Tensor, group_size: int | None) -> Tensor:
+    if group_size is None:
+        return X
+    channels = X.shape[-2]
+    if not isinstance(group_size, int) or group_size < 1 or channels % group_size:
+        raise OptionError(
+            f"`{who}`: group_size must be a whole number that divides the {channels} channels, got {group_size!r}."
+        )
+    grouped: Tensor = X.unflatten(-2, (channels // group_size, group_size))
+    return grouped

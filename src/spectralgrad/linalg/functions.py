@@ -1,0 +1,220 @@
+"""Spectral functions V f(L) V^H with exact gradients."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+
+from .calculus import evaluate
+from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed
+from .counters import count_on_device
+from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
+from .newton import NewtonSchulz, newton_root
+from .precision import hermitian_part, matmul, sandwich
+from .rules import Exact, PowerIteration
+from .scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from .solvers import PowerDeflation, Solver, decompose
+
+__all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
+
+AnySolver = Solver | PowerDeflation
+
+
+@dataclass(frozen=True)
+class Spectral:
+    """V f(L) V^H through eigenpairs; see calculus.py for what the three methods are used for."""
+
+    who: str
+    scalar: Scalar
+    solver: Solver
+
+    handle = 1
+
+    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
+        w, V = decompose(self.who, M, self.solver, tolerance)
+        check_domain(self.who, self.scalar, w, tolerance)
+        y = self.scalar.f(self.scalar.clamp(w)[0]) if w.numel() else w
+        return matmul(V * y.unsqueeze(-2), V.mH), w, V
+
+    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        w, V = factors
+        if w.numel() == 0:
+            return torch.zeros_like(V)
+        inner = hermitian_part(matmul(V.mH, matmul(E, V)))
+        return sandwich(V, self.scalar.loewner(w) * inner)
+
+    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+        w, V = factors
+        if w.numel() == 0:
+            return torch.zeros_like(V)
+        X, Y = (hermitian_part(matmul(V.mH, matmul(E, V))) for E in (E1, E2))
+        return sandwich(V, self.scalar.contract(w, X, Y))
+
+
+def check_domain(who: str, scalar: Scalar, w: Tensor, tolerance: float | None) -> None:
+    """Raise for eigenvalues outside the domain; where looking is forbidden, count those that will be clamped."""
+    if tolerance is not None:
+        scalar.require(who, w)
+    elif not torch.compiler.is_compiling() and w.numel() and scalar.floor is None:
+        border = scalar.border(w)
+        if border is not None:
+            count_on_device("clamped_eigenvalue", w <= border[0])
+
+
+def through_eigenpairs(
+    who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: AnySolver, tolerance: float | None
+) -> Tensor:
+    """V f(w) V^H by autograd through `eigh`: the papers' way, with the rule's gradient. (*B, n, n)"""
+    w, V, kept = eigenpairs(who, M, gradient, solver, tolerance)
+    if w.numel() == 0:
+        return matmul(V * w.unsqueeze(-2), V.mH)
+    if tolerance is not None and not is_transformed(w):
+        scalar.require(who, w.detach())
+    c, clamped = scalar.clamp(w)
+    y = scalar.f(c)
+    if clamped is not None:  # f'(c) may be infinite there, and infinity times zero is NaN: evaluate elsewhere, then select
+        y = torch.where(clamped, y.detach(), scalar.f(torch.where(clamped, 1, c)))
+    if kept is not None:
+        y = torch.where(kept, y, 0)
+    return matmul(V * y.unsqueeze(-2), V.mH)
+
+
+def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: AnySolver | NewtonSchulz) -> Tensor:
+    """The common body of the public functions below."""
+    X, tolerance = as_matrix(who, M, square=True), asymmetry_tolerance(M)
+    if scalar.floor is not None and not scalar.lowest_floor < scalar.floor < math.inf:
+        raise OptionError(
+            f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {scalar.floor!r}."
+        )
+    if isinstance(solver, NewtonSchulz):
+        if scalar.floor is not None or gradient is not None:
+            raise OptionError(
+                f"`{who}`: NewtonSchulz has no eigenvalues to clamp and brings its own gradient; leave out floor= and "
+                "gradient=, or take another solver."
+            )
+        return as_given(newton_root(who, X, _root(who, scalar), solver, tolerance), M)
+    if isinstance(solver, PowerDeflation) or not (gradient is None or isinstance(gradient, Exact)):
+        if not isinstance(gradient, PowerIteration | None):
+            require_rule(who, gradient)
+        return as_given(through_eigenpairs(who, X, scalar, gradient, solver, tolerance), M)
+    return as_given(evaluate(Spectral(who, scalar, require_solver(who, solver)), X, tolerance), M)
+
+
+def _root(who: str, scalar: Scalar) -> bool:
+    """Whether the function is the inverse square root rather than the square root, which is all Newton-Schulz knows."""
+    if isinstance(scalar, Sqrt | InverseSqrt):
+        return isinstance(scalar, InverseSqrt)
+    raise OptionError(f"`{who}`: NewtonSchulz computes square roots and inverse square roots only; take another solver.")
+
+
+def sqrtm(
+    M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver | NewtonSchulz = AUTO, floor: float | None = None
+) -> Tensor:
+    """The square root of positive semi-definite matrices, with its exact gradient.
+
+    M^(1/2) = V diag(w^(1/2)) V^H, with Loewner matrix F_ij = 1/(w_i^(1/2) + w_j^(1/2)): finite at every tie. Eigenvalues
+    that are zero to rounding count as zero, and pairs of them get no gradient, so that what reaches X through
+    X X^T / n is exact for rank-deficient covariances too.
+
+    Args:
+        M: (*B, n, n), positive semi-definite; only (M + M^H)/2 counts.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver, or `NewtonSchulz` for matrix products only.
+        floor: eigenvalues below it are replaced by it, with derivative 0.
+
+    Returns:
+        (*B, n, n), Hermitian.
+
+    Raises:
+        DefinitenessError: an eigenvalue is negative beyond rounding, and no floor is given.
+        ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
+
+    >>> M = (4 * torch.eye(2)).requires_grad_()
+    >>> sqrtm(M).trace().backward()
+    >>> M.grad
+    tensor([[0.2500, 0.0000],
+            [0.0000, 0.2500]])
+    """
+    return apply("sqrtm", M, Sqrt(floor), gradient, solver)
+
+
+def inv_sqrtm(
+    M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver | NewtonSchulz = AUTO, floor: float | None = None
+) -> Tensor:
+    """The inverse square root of positive definite matrices, ZCA's whitening matrix, with its exact gradient.
+
+    M^(-1/2) = V diag(w^(-1/2)) V^H, with Loewner matrix F_ij = -1/(ab(a + b)), a = w_i^(1/2), b = w_j^(1/2).
+
+    Args, Returns: as in `sqrtm`.
+
+    Raises:
+        DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
+        Others as in `sqrtm`.
+
+    >>> inv_sqrtm(4 * torch.eye(2))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    return apply("inv_sqrtm", M, InverseSqrt(floor), gradient, solver)
+
+
+def powm(
+    M: Tensor,
+    alpha: float,
+    *,
+    gradient: Gradient | None = None,
+    solver: AnySolver | NewtonSchulz = AUTO,
+    floor: float | None = None,
+) -> Tensor:
+    """A real power of positive semi-definite matrices (alpha < 0: positive definite), with its exact gradient.
+
+    M^alpha = V diag(w^alpha) V^H, with F_ij = (w_i^alpha - w_j^alpha)/(w_i - w_j) by log1p and expm1.
+
+    Args:
+        alpha: the exponent, a number. For a learnable one use `spectral_map(M, lambda x: x**alpha)`.
+        Others as in `sqrtm`.
+
+    Raises: as in `sqrtm`; for alpha < 0 as in `inv_sqrtm`.
+
+    >>> powm(4 * torch.eye(2), 1.5)
+    tensor([[8., 0.],
+            [0., 8.]])
+    """
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise OptionError(
+            f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
+            "spectral_map(M, lambda x: x**alpha)."
+        )
+    roots: dict[float, Scalar] = {0.5: Sqrt(floor), -0.5: InverseSqrt(floor)}
+    return apply("powm", M, roots.get(alpha) or Power(floor, float(alpha)), gradient, solver)
+
+
+def logm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUTO, floor: float | None = None) -> Tensor:
+    """The logarithm of positive definite matrices, with its exact gradient: F_ij = log(w_i/w_j)/(w_i - w_j).
+
+    Args, Returns, Raises: as in `inv_sqrtm`.
+
+    >>> logm(torch.eye(2))
+    tensor([[0., 0.],
+            [0., 0.]])
+    """
+    return apply("logm", M, Log(floor), gradient, solver)
+
+
+def expm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUTO, floor: float | None = None) -> Tensor:
+    """The exponential of Hermitian matrices, with its exact gradient: F_ij = (e^w_i - e^w_j)/(w_i - w_j).
+
+    Args, Returns: as in `sqrtm`; M may be indefinite.
+
+    Raises:
+        NonFiniteError: the exponential of the largest eigenvalue overflows.
+        Others as in `eigh`.
+
+    >>> expm(torch.zeros(2, 2))
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    return apply("expm", M, Exp(floor), gradient, solver)

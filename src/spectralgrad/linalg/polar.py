@@ -1,0 +1,177 @@
+"""The polar factor: the nearest matrix with orthonormal columns (or rows).
+
+For A = Q H, tall, with Q^H Q = I and H = (A^H A)^(1/2), and E a direction,
+
+    dQ = Q W + (I - Q Q^H) E H^-1,     H W + W H = Q^H E - E^H Q,   W skew.
+
+Q is the gradient of the nuclear norm, so this map is its own adjoint (calculus.py). Differentiating A = Q H twice, with
+dH_i = Q^H (E_i - dQ_i H), R = -(dQ_1 dH_2 + dQ_2 dH_1) and C = dQ_1^H dQ_2 + dQ_2^H dQ_1:
+
+    d2Q = Q (W2 - C/2) + (I - Q Q^H) R H^-1,     H W2 + W2 H = Q^H R - R^H Q + (C H - H C)/2.
+
+In the eigenbasis of H the equation divides by s_i + s_j: no gap, so no tie matters. Pairs with s_i = s_j = 0, where Q is
+not unique, contribute nothing.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import DefinitenessError, OptionError
+
+from .calculus import evaluate
+from .checks import as_given, as_matrix, checking, require_finite
+from .eigh import AUTO
+from .newton import NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
+from .precision import hermitian_part, matmul
+from .rules import Exact, Rule
+from .solvers import Solver, decompose_svd
+from .svd import require_svd_solver, svd
+
+__all__ = ["polar"]
+
+
+class _Polar(ABC):
+    """The two derivatives, given H and the means to solve with it. Factors: Q, which is the handle, then H's."""
+
+    handle = 0
+
+    @abstractmethod
+    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        """X with H X + X H = E."""
+
+    @abstractmethod
+    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+        """H."""
+
+    def _complete(self, factors: tuple[Tensor, ...], R: Tensor, skew: Tensor) -> Tensor:
+        Q = factors[0]
+        result = matmul(Q, self.solve(factors, skew))
+        if Q.shape[-2] > Q.shape[-1]:
+            outside = R - matmul(Q, matmul(Q.mH, R))
+            inverse = self.solve(factors, 2 * _identity_like(skew))  # H X + X H = 2 I
+            result = result + matmul(outside, inverse)
+        return result
+
+    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        if E.numel() == 0:
+            return E.clone()
+        P = matmul(factors[0].mH, E)
+        return self._complete(factors, E, P - P.mH)
+
+    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+        if E1.numel() == 0:
+            return E1.clone()
+        Q, H = factors[0], self.stretch(factors)
+        dQ1, dQ2 = self.first(factors, E1), self.first(factors, E2)
+        dH1, dH2 = (hermitian_part(matmul(Q.mH, E - matmul(dQ, H))) for E, dQ in ((E1, dQ1), (E2, dQ2)))
+        R = -(matmul(dQ1, dH2) + matmul(dQ2, dH1))
+        C = matmul(dQ1.mH, dQ2)
+        C = C + C.mH
+        P = matmul(Q.mH, R)
+        CH = matmul(C, H)
+        return self._complete(factors, R, P - P.mH + (CH - CH.mH) / 2) - matmul(Q, C) / 2
+
+
+@dataclass(frozen=True)
+class _BySVD(_Polar):
+    """Factors: Q, singular values (*B, n), right singular vectors (*B, n, n)."""
+
+    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+        U, S, Vh = decompose_svd("polar", A, check=tolerance is not None)
+        Q = matmul(U, Vh)
+        return Q, Q.clone(), S, Vh.mH.contiguous()
+
+    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        _, S, V = factors
+        total = S.unsqueeze(-1) + S.unsqueeze(-2)
+        # Twice the size that rounding gives to a singular value that is zero.
+        null = total <= 2 * S.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1, None]
+        inverse = torch.where(null, 0, 1 / torch.where(null, 1, total))
+        return matmul(matmul(V, inverse * matmul(V.mH, matmul(E, V))), V.mH)
+
+    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+        _, S, V = factors
+        return matmul(V * S.unsqueeze(-2), V.mH)
+
+
+@dataclass(frozen=True)
+class _ByNewton(_Polar):
+    """Factors: Q and H."""
+
+    solver: NewtonSchulz
+
+    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+        if A.numel() == 0:
+            return A.clone(), A.clone(), matmul(A.mH, A)
+        if tolerance is not None:
+            require_finite("polar", A, "A")
+        Q, residual = newton_polar(A, self.solver.tolerance(A))
+        if tolerance is not None and bool((residual > 0.1).any()):
+            raise DefinitenessError(
+                f"`polar`: Newton-Schulz needs `A` of full rank, but {int((residual > 0.1).sum())} of {residual.numel()} "
+                f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
+            )
+        return Q, Q.clone(), hermitian_part(matmul(Q.mH, A))
+
+    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        return lyapunov(factors[1], E, growth=1.5)
+
+    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[1]
+
+
+def newton_polar(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """Q <- Q (3 I - Q^H Q)/2 from A/|A|_F, tall; Q (*B, m, n) and the last residual (*B,)."""
+    Q = A / _norm(A)
+    progress = Progress(Q, tolerance)
+    for _ in range(max_steps(Q, 1.5)):
+        gram = matmul(Q.mH, Q)
+        go_on = progress.go_on(_identity_like(gram) - gram)
+        if progress.finished():
+            break
+        Q = torch.where(go_on, 1.5 * Q - 0.5 * matmul(Q, gram), Q)
+    return Q, progress.previous * progress.size
+
+
+def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSchulz = AUTO) -> Tensor:
+    """The nearest matrix with orthonormal columns (rows, if wide): U V^H of the SVD, with its exact gradient.
+
+    The gradient divides by sums of singular values, never by their differences, so ties do not matter.
+
+    Args:
+        A: (*B, m, n), real or complex, any shape.
+        gradient: None or `Exact()` for the exact gradient; another rule goes through the singular vectors.
+        solver: `Auto()`, `Lapack()` or `SVD()` by SVD; `NewtonSchulz()` by matrix products, for full rank;
+            `NewtonSchulz(steps=5)` that many, differentiated through.
+
+    Returns:
+        (*B, m, n).
+
+    Raises:
+        ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError; DefinitenessError from Newton-Schulz alone.
+
+    >>> polar(torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
+    tensor([[1., 0.],
+            [0., 1.],
+            [0., 0.]])
+    """
+    X = as_matrix("polar", A, square=False, name="A")
+    if X.shape[-2] < X.shape[-1]:
+        return polar(A.mH, gradient=gradient, solver=solver).mH
+    if isinstance(solver, NewtonSchulz):
+        if gradient is not None:
+            raise OptionError("`polar`: NewtonSchulz brings its own gradient; leave out gradient=, or take another solver.")
+        if solver.steps is not None:
+            Q = X / _norm(X)
+            for _ in range(solver.steps):
+                Q = 1.5 * Q - 0.5 * matmul(Q, matmul(Q.mH, Q))
+            return as_given(Q, A)
+        return as_given(evaluate(_ByNewton(solver), X, 0.0 if checking(A) else None), A)
+    require_svd_solver("polar", solver)
+    if gradient is None or isinstance(gradient, Exact):
+        return as_given(evaluate(_BySVD(), X, 0.0 if checking(A) else None), A)
+    U, _, Vh = svd(X, gradient=gradient, solver=solver)
+    return as_given(matmul(U, Vh), A)

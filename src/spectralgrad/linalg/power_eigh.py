@@ -1,0 +1,182 @@
+"""SVD-PI (NIPS19 Alg. 1): decomposition forward, power iterations with deflation backward.
+
+From the largest eigenvalue down, with M_1 = M and v_i the solver's eigenvector:
+
+    v_i = PI(M_i, v_i),   w_i = v_i^T M_i v_i,   M_(i+1) = deflate(M_i, v_i).
+
+Forward, PI changes nothing, since v_i is a fixed point. Backward it is the gradient of `steps` iterations
+v <- M_i v / |M_i v| started at the constant v_i (NIPS19 eq. 16). With P = I - v v^T and r = |M_i v|,
+
+    gM_i += u v^T,  gv <- M_i u,   u = P gv / r,   repeated `steps` times,
+
+and the gradient flows on through the Rayleigh quotients and the deflation. Loops run over eigenvectors and steps;
+every operation is batched over matrices. The deflated matrices are rebuilt from the eigenpairs, so those are all
+that is saved.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from .calculus import batched
+from .domains import require_not_negative
+from .precision import hermitian_part, matmul
+from .rules import PowerIteration
+from .solvers import Solver, decompose
+
+
+def power_eigh(
+    who: str, M: Tensor, rule: PowerIteration, solver: Solver, tolerance: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues (Rayleigh quotients) and eigenvectors, ascending, and which of them Alg. 1 kept (*B, n)."""
+    function = _PowerEigh if torch.compiler.is_compiling() else _PowerEighFunc
+    w, V, kept = function.apply(M, rule, solver, who, tolerance)
+    return w, V, kept
+
+
+def _deflate(rule: PowerIteration, M: Tensor, v: Tensor) -> Tensor:
+    """M with the eigenvector v (*B, n, 1) removed."""
+    M = M - matmul(matmul(M, v), v.mH)
+    if rule.deflation == "two-sided":
+        M = M - matmul(v, matmul(v.mH, M))
+    return M
+
+
+def _rayleigh(M: Tensor, v: Tensor) -> Tensor:
+    return matmul(v.mH, matmul(M, v))[..., 0, 0].real
+
+
+def _inverse_norm(M: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """1 / |M v| (*B, 1, 1); 0 where nothing but rounding is left in that direction, which the iterations would blow up."""
+    norm = _rayleigh(M, v)[..., None, None]
+    info = torch.finfo(w.dtype)
+    void = norm <= (w.shape[-1] * info.eps * w[..., -1].detach()).clamp(min=info.tiny)[..., None, None]
+    return torch.where(void, 0, 1 / torch.where(void, 1, norm))
+
+
+def _kept(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
+    """Which pairs survive the breaking conditions; w and rayleigh (*B, n) descending."""
+    alive = torch.ones_like(w, dtype=torch.bool)
+    if rule.min_eigenvalue is not None:
+        alive = alive & (w > rule.min_eigenvalue)
+    if rule.max_rayleigh_error is not None:
+        alive = alive & ((rayleigh - w).abs() < rule.max_rayleigh_error * w.abs())
+    if rule.max_energy is not None:
+        positive = w.clamp(min=0)
+        energy = positive.cumsum(-1)
+        # As printed the test drops the vector that reaches the energy: test after inclusion.
+        alive = alive & (energy - positive < rule.max_energy * energy[..., -1:])
+    first = torch.arange(w.shape[-1], device=w.device) == 0
+    return (alive | first).long().cumprod(-1).bool()
+
+
+class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(
+        M: Tensor, rule: PowerIteration, solver: Solver, who: str, tolerance: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        w, V = decompose(who, M, solver, tolerance)
+        if tolerance is not None:
+            require_not_negative(f"{who} with PowerIteration", w, "Alg. 1 is for covariances; take gradient=Lorentzian().")
+        w, V = w.flip(-1), V.flip(-1)
+        rest = hermitian_part(M)
+        quotients = []
+        for i in range(V.shape[-1]):
+            v = V[..., i, None]
+            quotients.append(_rayleigh(rest, v))
+            rest = _deflate(rule, rest, v)
+        rayleigh = torch.stack(quotients, -1) if quotients else w
+        kept = _kept(rule, w, rayleigh)
+        return torch.where(kept, rayleigh, w).flip(-1), V.flip(-1), kept.flip(-1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.rule = inputs[1]
+        w, V, kept = output
+        ctx.mark_non_differentiable(kept)
+        ctx.save_for_backward(w, V, kept)
+        ctx.save_for_forward(w, V, kept)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, gw: Tensor | None, gV: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None, None]:
+        w, V, kept = ctx.saved_tensors
+        return _pullback(ctx.rule, w, V, kept, gw, gV), None, None, None, None
+
+
+class _PowerEighFunc(_PowerEigh):
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, Tensor, None]:
+        w, V, kept = ctx.saved_tensors
+        return *_pushforward(ctx.rule, w, V, kept, tangent), None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, M: Tensor, rule: PowerIteration, solver: Solver, who: str, _: Any) -> tuple[Any, Any]:
+        (M,) = batched(info, dims[:1], (M,))
+        return _PowerEighFunc.apply(M, rule, solver, who, None), (0, 0, 0)
+
+
+def _deflated(rule: PowerIteration, w: Tensor, V: Tensor) -> list[Tensor]:
+    """M_1, ..., M_n, rebuilt from the eigenpairs; rounding below zero is cut, or the iterations would grow on it."""
+    rest = matmul(V * w.clamp(min=0).unsqueeze(-2), V.mH)
+    matrices = []
+    for i in reversed(range(V.shape[-1])):
+        matrices.append(rest)
+        rest = _deflate(rule, rest, V[..., i, None])
+    return matrices
+
+
+def _pullback(
+    rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, gw: Tensor | None, gV: Tensor | None
+) -> Tensor | None:
+    if gw is None and gV is None:
+        return None
+    n = V.shape[-1]
+    gw = torch.zeros_like(w) if gw is None else torch.where(kept, gw, 0)
+    gV = torch.zeros_like(V) if gV is None else torch.where(kept.unsqueeze(-2), gV, 0)
+    gM = torch.zeros_like(V)
+    for i, M_i in zip(range(n), reversed(_deflated(rule, w, V)), strict=True):  # smallest eigenvalue first
+        v, g = V[..., i, None], gV[..., i, None]
+        Mv = matmul(M_i, v)
+        # Deflation, M' = M - M v v^H, and then the projection from the left where it is two-sided.
+        if rule.deflation == "two-sided":
+            right = M_i - matmul(Mv, v.mH)
+            g = g - matmul(gM, matmul(right.mH, v)) - matmul(right, matmul(gM.mH, v))
+            gM = gM - matmul(v, matmul(v.mH, gM))
+        g = g - matmul(M_i.mH, matmul(gM, v)) - matmul(gM.mH, Mv)
+        gM = gM - matmul(matmul(gM, v), v.mH)
+        # Rayleigh quotient v^H M v / v^H v: its derivative by v vanishes at an eigenvector.
+        gM = gM + gw[..., i, None, None] * matmul(v, v.mH)
+        # Power iterations.
+        inverse_norm = _inverse_norm(M_i, v, w)
+        for _ in range(rule.steps):
+            u = (g - matmul(v, matmul(v.mH, g))) * inverse_norm
+            gM = gM + matmul(u, v.mH)
+            g = matmul(M_i.mH, u)
+    return hermitian_part(gM)
+
+
+def _pushforward(rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
+    n = V.shape[-1]
+    dM = hermitian_part(E)
+    dw, dV = [], []
+    for i, M_i in zip(reversed(range(n)), _deflated(rule, w, V), strict=True):  # largest eigenvalue first
+        v = V[..., i, None]
+        inverse_norm = _inverse_norm(M_i, v, w)
+        dMv = matmul(dM, v)
+        dv = torch.zeros_like(v)
+        for _ in range(rule.steps):
+            step = dMv + matmul(M_i, dv)
+            dv = (step - matmul(v, matmul(v.mH, step))) * inverse_norm
+        dw.append(matmul(v.mH, dMv)[..., 0, 0].real)
+        dV.append(dv[..., 0])
+        Mv = matmul(M_i, v)
+        right = M_i - matmul(Mv, v.mH)
+        dM = dM - matmul(dMv + matmul(M_i, dv), v.mH) - matmul(Mv, dv.mH)
+        if rule.deflation == "two-sided":
+            dM = dM - matmul(dv, matmul(v.mH, right)) - matmul(v, matmul(dv.mH, right) + matmul(v.mH, dM))
+    if n == 0:
+        return w, V
+    return torch.where(kept, torch.stack(dw[::-1], -1), 0), torch.where(kept.unsqueeze(-2), torch.stack(dV[::-1], -1), 0)

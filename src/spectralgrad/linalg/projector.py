@@ -1,0 +1,147 @@
+"""The projector on the leading eigenvectors, U_k U_k^H, with a gradient that sees only the gap at the cut.
+
+It is V f(L) V^H with f = 1 above the cut and 0 below, so its Loewner matrix is zero on either side and 1/(a - b) across,
+a kept, b dropped. Ties on one side never matter. The gap across takes the chosen rule: F_ij = |K_ij|. With k the index
+summed over, second divided differences are products of these:
+
+    f[i, k, j] = -F_ik F_kj   i, j kept, k dropped          f[i, k, j] = -F_ij F_kj   i, k kept, j dropped
+    f[i, k, j] = +F_ik F_kj   i, j dropped, k kept          f[i, k, j] = +F_ij F_ik   i kept, j, k dropped
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+
+from .calculus import evaluate
+from .checks import as_given, as_matrix, asymmetry_tolerance
+from .domains import require_not_negative
+from .eigh import AUTO, LORENTZIAN, Gradient, eigenpairs, require_rule, require_solver
+from .precision import hermitian_part, matmul, sandwich
+from .rules import PowerIteration, Rule
+from .rules.base import scale
+from .solvers import PowerDeflation, Solver, decompose
+
+__all__ = ["projector"]
+
+_TIE = 10  # times n eps l_max: eigenvalues this close to the last one kept by energy are kept with it
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which eigenpairs are kept: a fixed number of the largest, or as many as carry a part of the sum."""
+
+    rank: int | None
+    energy: float | None
+
+    def kept(self, w: Tensor) -> Tensor:
+        """The mask (*B, n) for ascending eigenvalues (*B, n)."""
+        n = w.shape[-1]
+        w = w.detach()
+        if self.rank is not None:
+            return (torch.arange(n, device=w.device) >= n - self.rank).expand(w.shape)
+        assert self.energy is not None
+        positive = w.clamp(min=0)
+        total = positive.sum(-1, keepdim=True)
+        discarded = positive.cumsum(-1)  # what is lost if this pair and all smaller ones go
+        keep = discarded > (1 - self.energy) * total
+        if self.energy == 1 or n == 0:
+            return torch.ones_like(keep)
+        keep = keep | (torch.arange(n, device=w.device) == n - 1)  # a zero matrix still keeps one
+        last = w.masked_fill(~keep, torch.inf).amin(-1, keepdim=True)
+        return w >= last - _TIE * n * torch.finfo(w.dtype).eps * scale(w)[..., 0]
+
+
+@dataclass(frozen=True)
+class _Projector:
+    """See calculus.py for what the three methods are used for."""
+
+    cut: Cut
+    rule: Rule
+    solver: Solver
+
+    handle = 1
+
+    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
+        w, V = decompose("projector", M, self.solver, tolerance)
+        if tolerance is not None:
+            _require_energy(self.cut, w)
+        return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
+
+    def _across(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        kept = self.cut.kept(w)
+        row, column = kept.unsqueeze(-1), kept.unsqueeze(-2)
+        return torch.where(row != column, self.rule.coefficients(w).abs(), 0), kept
+
+    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        w, V = factors
+        return sandwich(V, self._across(w)[0] * hermitian_part(matmul(V.mH, matmul(E, V))))
+
+    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+        w, V = factors
+        F, kept = self._across(w)
+        X, Y = (hermitian_part(matmul(V.mH, matmul(E, V))) for E in (E1, E2))
+        keep = kept.to(V.dtype)
+        same_side = matmul(F * X, F * Y)  # i and j on one side, k across: F is zero within a side
+        same_side = same_side * torch.where(kept, -1, 1).unsqueeze(-1)
+        same_side = torch.where(kept.unsqueeze(-1) == kept.unsqueeze(-2), same_side, 0)
+        # i kept, j dropped; the adjoint gives i dropped, j kept
+        corner = matmul(F * X, Y * (1 - keep).unsqueeze(-2)) - matmul(X * keep.unsqueeze(-2), F * Y)
+        corner = corner + matmul(F * Y, X * (1 - keep).unsqueeze(-2)) - matmul(Y * keep.unsqueeze(-2), F * X)
+        corner = F * corner * keep.unsqueeze(-1)
+        total = same_side + same_side.mH + corner + corner.mH
+        return sandwich(V, total)
+
+
+def _require_energy(cut: Cut, w: Tensor) -> None:
+    if cut.energy is not None:
+        require_not_negative("projector", w, "energy= needs a covariance; use rank= for an indefinite matrix.")
+
+
+def projector(
+    M: Tensor,
+    *,
+    rank: int | None = None,
+    energy: float | None = None,
+    gradient: Gradient | None = None,
+    solver: Solver | PowerDeflation = AUTO,
+) -> Tensor:
+    """The orthogonal projector on the eigenvectors of the largest eigenvalues, U_k U_k^H.
+
+    Args:
+        M: (*B, n, n), Hermitian; for ``energy`` positive semi-definite. Only (M + M^H)/2 counts.
+        rank: how many eigenvectors to keep, 1 to n.
+        energy: instead, keep the fewest whose dropped rest sums to at most 1 - energy of the total, and with the last one
+            all that tie with it. 1 keeps everything.
+        gradient: the rule for the gap at the cut; None means `Lorentzian()`.
+        solver: how to decompose.
+
+    Returns:
+        (*B, n, n), Hermitian, idempotent.
+
+    Raises:
+        OptionError: rank or energy out of range, or not exactly one of them.
+        Others as in `eigh`; DefinitenessError for ``energy`` of an indefinite matrix.
+
+    >>> projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=2)
+    tensor([[1., 0., 0.],
+            [0., 0., 0.],
+            [0., 0., 1.]])
+    """
+    X, tolerance = as_matrix("projector", M, square=True), asymmetry_tolerance(M)
+    n = X.shape[-1]
+    if (rank is None) == (energy is None):
+        raise OptionError(f"`projector`: pass either rank= or energy=, got rank={rank!r} and energy={energy!r}.")
+    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= n):
+        raise OptionError(f"`projector`: rank must be a whole number from 1 to {n}, the size of `M`, got {rank!r}.")
+    if energy is not None and not 0 < energy <= 1:
+        raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")
+    cut = Cut(rank, energy)
+    if isinstance(solver, PowerDeflation) or isinstance(gradient, PowerIteration):
+        w, V, kept = eigenpairs("projector", X, gradient, solver, tolerance)
+        mask = cut.kept(w) if kept is None else cut.kept(w) & kept
+        return as_given(matmul(V * mask.unsqueeze(-2), V.mH), M)
+    rule = LORENTZIAN if gradient is None else require_rule("projector", gradient)
+    return as_given(evaluate(_Projector(cut, rule, require_solver("projector", solver)), X, tolerance), M)

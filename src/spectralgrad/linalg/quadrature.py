@@ -1,0 +1,63 @@
+"""Second divided differences of any scalar function, accurate at ties and near them.
+
+    f[a, b, c] = (f[b, c] - f[a, b]) / (c - a),   a <= b <= c,
+
+loses digits as c - a shrinks. There the Hermite-Genocchi formula takes over, the mean of f'' over a triangle,
+
+    f[a, b, c] = int_0^1 u int_0^1 f''(a + u (b - a) + u v (c - b)) dv du,
+
+by a 16-point Gauss rule: at a relative spread of 0.05 both are good to about 1e-14.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Gauss-Legendre, four points on [0, 1]: exact for polynomials up to degree 7.
+_ROOTS = ((0.3399810435848563, 0.6521451548625461), (0.8611363115940526, 0.3478548451374538))
+GAUSS = tuple(((1 + sign * x) / 2, weight / 2) for x, weight in _ROOTS for sign in (-1, 1))
+
+
+class Differentiable(Protocol):
+    """What `second_differences` asks of a function; `Scalar` says what each part means."""
+
+    near: float
+
+    @property
+    def floor(self) -> float | None: ...
+    def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]: ...
+    def loewner(self, w: Tensor) -> Tensor: ...
+    def curvature(self, x: Tensor) -> Tensor: ...
+    def width(self, x: Tensor) -> Tensor: ...
+
+
+def second_differences(function: Differentiable, w: Tensor) -> Tensor:
+    """f[l_i, l_k, l_j] (*B, n, n, n) of the clamped function, for ascending eigenvalues w (*B, n)."""
+    c, clamped = function.clamp(w)
+    x = w if function.floor is not None else c  # clamped to rounding: the difference between w and c is noise
+    n = w.shape[-1]
+    index = torch.arange(n, device=w.device)
+    i, k, j = torch.meshgrid(index, index, index, indexing="ij")
+    low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
+    middle = i + k + j - low - high
+
+    F = function.loewner(w)
+    spread = x[..., high] - x[..., low]
+    far = (F[..., middle, high] - F[..., low, middle]) / torch.where(spread > 0, spread, 1)
+
+    a, b_a, c_b = c[..., low], c[..., middle] - c[..., low], c[..., high] - c[..., middle]
+    near = torch.zeros_like(far)
+    for u, u_weight in GAUSS:
+        for v, v_weight in GAUSS:
+            near = near + u_weight * v_weight * u * function.curvature(a + u * b_a + u * v * c_b)
+
+    close = spread <= function.near * torch.minimum(function.width(c[..., low]), function.width(c[..., high]))
+    if clamped is None:
+        result = torch.where(close, near, far)
+    else:
+        number = clamped[..., i].long() + clamped[..., k].long() + clamped[..., j].long()
+        result = torch.where(close & (number == 0), near, far)
+        # Three clamped ones lie on a constant. Two at the border of the domain meet an infinite slope: left out.
+        result = result.masked_fill(number >= (3 if function.floor is not None else 2), 0)
+    return torch.where(torch.isfinite(result), result, 0)  # f'' may be infinite at zero itself

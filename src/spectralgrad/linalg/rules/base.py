@@ -1,0 +1,54 @@
+"""What a rule is, and the two matrices that every rule is made of."""
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+
+class Rule(ABC):
+    """Eigenvalues -> coefficients K, K_ij ~ 1/(l_j - l_i), for the derivative of eigenvectors.
+
+    dM = V (sym(K * (V^H gV)) + diag(gL)) V^H. K is antisymmetric with a zero diagonal; each rule bounds the entries
+    of close pairs in its own way. Two equal eigenvalues are ordered as the rest of the vector is: by index.
+    """
+
+    @abstractmethod
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        """K (*B, n, n) for eigenvalues (*B, n), in any order and of any sign."""
+
+
+def gaps(eigenvalues: Tensor) -> Tensor:
+    """gap_ij = l_j - l_i."""
+    return eigenvalues.unsqueeze(-2) - eigenvalues.unsqueeze(-1)
+
+
+def scale(eigenvalues: Tensor) -> Tensor:
+    """The largest magnitude (*B, 1, 1), a constant to autograd: the yardstick of every tolerance."""
+    if eigenvalues.shape[-1] == 0:
+        return eigenvalues.detach().new_ones(*eigenvalues.shape[:-1], 1, 1)
+    return eigenvalues.detach().abs().amax(-1)[..., None, None]
+
+
+def tied(eigenvalues: Tensor, gap: Tensor) -> Tensor:
+    """Pairs equal to rounding, the diagonal included: |gap| <= n eps scale."""
+    rounding = eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps
+    return gap.abs() <= rounding * scale(eigenvalues)
+
+
+def order(eigenvalues: Tensor) -> Tensor:
+    """The sign of l_j - l_i; equal eigenvalues count as ordered like the ends of the vector (ascending if those tie)."""
+    n = eigenvalues.shape[-1]
+    index = torch.arange(n, device=eigenvalues.device, dtype=eigenvalues.dtype)
+    by_index = torch.sign(index.unsqueeze(-2) - index.unsqueeze(-1))  # (n, n): +1 above the diagonal
+    if n:
+        descending = (eigenvalues[..., -1] < eigenvalues[..., 0])[..., None, None]
+        by_index = torch.where(descending, -by_index, by_index)
+    by_value = torch.sign(gaps(eigenvalues.detach()))
+    return torch.where(by_value == 0, by_index, by_value)
+
+
+def bounded(K: Tensor) -> Tensor:
+    """K with overflow cut to the largest number: 1/gap overflows for matrices near the smallest numbers."""
+    largest = torch.finfo(K.dtype).max
+    return K.clamp(-largest, largest)

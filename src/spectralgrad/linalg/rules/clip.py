@@ -1,0 +1,35 @@
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+
+from .base import Rule, gaps, order
+
+
+@dataclass(frozen=True)
+class Clip(Rule):
+    """K = 1/gap truncated to [-threshold, threshold]: gradient clipping as PAMI compares with (threshold 100).
+
+    The threshold is absolute, as in the paper, so it does not follow the scale of the matrix. It bounds the size of
+    the gradient but turns its direction, by up to 45 degrees in PAMI 7.2. See docs/rules/clip.md.
+
+    >>> Clip(100.0).coefficients(torch.tensor([1.0, 1.0, 3.0]))
+    tensor([[   0.0000,  100.0000,    0.5000],
+            [-100.0000,    0.0000,    0.5000],
+            [  -0.5000,   -0.5000,    0.0000]])
+    """
+
+    threshold: float = 100.0
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.threshold, (int, float)) and 0 < self.threshold < math.inf):
+            raise OptionError(f"`Clip`: threshold must be a positive finite number, got {self.threshold!r}.")
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        gap = gaps(eigenvalues)
+        close = gap.abs() <= 1 / self.threshold
+        clipped = order(eigenvalues) * self.threshold
+        return torch.where(close, clipped, 1 / torch.where(close, 1, gap))

@@ -1,0 +1,25 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .base import Rule, bounded, gaps, tied
+
+
+@dataclass(frozen=True)
+class Exact(Rule):
+    """K = 1/gap, and 0 for pairs tied to rounding (|gap| <= n eps scale).
+
+    Exact for every loss that does not depend on the choice of basis inside a tie, and on spectral functions the exact
+    gradient by Loewner matrices, finite at every tie. See docs/rules/exact.md.
+
+    >>> Exact().coefficients(torch.tensor([1.0, 1.0, 3.0]))
+    tensor([[ 0.0000,  0.0000,  0.5000],
+            [ 0.0000,  0.0000,  0.5000],
+            [-0.5000, -0.5000,  0.0000]])
+    """
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        gap = gaps(eigenvalues)
+        equal = tied(eigenvalues, gap)
+        return bounded(torch.where(equal, 0, 1 / torch.where(equal, 1, gap)))

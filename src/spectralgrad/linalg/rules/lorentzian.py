@@ -1,0 +1,44 @@
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+
+from .base import Rule, bounded, gaps, scale
+
+_DEFAULT_RTOL = {torch.float32: 1e-6, torch.float64: 1e-8}
+
+
+@dataclass(frozen=True)
+class Lorentzian(Rule):
+    """K = gap/(gap^2 + w^2) with w = rtol * scale: the default of `eigh`, `svd` and `projector`.
+
+    Smooth, bounded by 1/(2 w), with relative error w^2/gap^2. The default rtol, 1e-6 in float32 and 1e-8 in float64,
+    makes relative gaps of 1e-3 exact to 1e-6 and 1e-10: a drop-in for `torch.linalg.eigh`. See docs/rules/lorentzian.md.
+
+    Args:
+        rtol: width relative to the largest eigenvalue's magnitude; None takes the dtype's default.
+
+    >>> Lorentzian(rtol=1e-3).coefficients(torch.tensor([1.0, 1.0, 3.0]))
+    tensor([[ 0.0000,  0.0000,  0.5000],
+            [ 0.0000,  0.0000,  0.5000],
+            [-0.5000, -0.5000,  0.0000]])
+    """
+
+    rtol: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rtol is not None and not (isinstance(self.rtol, (int, float)) and 0 < self.rtol < math.inf):
+            raise OptionError(f"`Lorentzian`: rtol must be a positive finite number or None, got {self.rtol!r}.")
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        rtol = _DEFAULT_RTOL[eigenvalues.dtype] if self.rtol is None else self.rtol
+        size = scale(eigenvalues)
+        size = torch.where(size > 0, size, 1)
+        gap = gaps(eigenvalues) / size  # relative: its square neither overflows nor vanishes before w^2 does
+        # A zero gap is replaced before the division, or second derivatives at it are those of 0/0.
+        zero = gap == 0
+        gap = torch.where(zero, 1, gap)
+        return bounded(torch.where(zero, 0, gap / (gap * gap + rtol**2) / size))

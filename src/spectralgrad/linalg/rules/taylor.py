@@ -1,0 +1,52 @@
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+
+from .base import Rule, order
+
+
+@dataclass(frozen=True)
+class Taylor(Rule):
+    """PAMI's SVD-Taylor (eq. 9): 1/(a - b) becomes (1/a) sum_{k <= degree} (b/a)^k for |a| >= |b|.
+
+    Bounded by (degree + 1)/|a|; relative error (b/a)^(degree + 1), so it is good for well separated eigenvalues of one
+    sign and underestimates close ones. For eigenvalues of opposite signs it is crude: at (1, -1) odd degrees give 0.
+    Two zeros give 0. See docs/rules/taylor.md.
+
+    >>> Taylor(9).coefficients(torch.tensor([0.01, 0.01, 0.02]))  # PAMI eq. 61, ascending
+    tensor([[    0.0000,  1000.0000,    99.9023],
+            [-1000.0000,     0.0000,    99.9023],
+            [  -99.9023,   -99.9023,     0.0000]])
+    """
+
+    degree: int = 9
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.degree, int) or self.degree < 0:
+            raise OptionError(f"`Taylor`: degree must be a whole number >= 0, got {self.degree!r}.")
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        row, column = eigenvalues.unsqueeze(-1), eigenvalues.unsqueeze(-2)
+        row_leads = row.abs() >= column.abs()
+        larger = torch.where(row_leads, row, column)
+        smaller = torch.where(row_leads, column, row)
+        # Zero, or so small that the bound itself overflows: the pair is dropped.
+        void = larger.abs() <= (self.degree + 1) / torch.finfo(eigenvalues.dtype).max
+        larger = torch.where(void, 1, larger)
+        sum_of_powers = _geometric_sum(smaller / larger, self.degree + 1)
+        return torch.where(void, 0, order(eigenvalues) * sum_of_powers / larger.abs())
+
+
+def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:
+    """1 + r + ... + r^(terms - 1) by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m); no division."""
+    total, power = torch.ones_like(ratio), ratio  # S(1) and r^1
+    for bit in bin(terms)[3:]:
+        total = total * (1 + power)
+        power = power * power
+        if bit == "1":
+            total = 1 + ratio * total
+            power = power * ratio
+    return total

@@ -1,0 +1,273 @@
+"""Scalar functions with their divided differences: all that a spectral function's derivatives are made of.
+
+For M = V diag(l) V^H and E^ = V^H E V (Daleckii-Krein and its second-order sibling):
+
+    f(M)         = V diag(f(l)) V^H
+    Df[E]        = V (F * E^) V^H                       F_ij  = f[l_i, l_j],  the Loewner matrix
+    D2f[E1, E2]  = V (sum_k f[l_i, l_k, l_j] (E1^_ik E2^_kj + E2^_ik E1^_kj)) V^H
+
+Written without cancellation both differences are finite and accurate at every tie. See docs/loewner.md.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import NonFiniteError
+
+from .domains import require_not_negative, require_positive, zero_tolerance
+from .quadrature import second_differences
+
+_FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
+
+
+@dataclass(frozen=True)
+class Scalar(ABC):
+    """f on the eigenvalues of a matrix.
+
+    Args:
+        floor: eigenvalues below it are replaced by it and have derivative 0; None for no clamping.
+    """
+
+    floor: float | None = None
+
+    lowest_floor = -math.inf  # a floor must lie above it
+
+    # What a function is: on clamped eigenvalues c (*B, n).
+
+    @abstractmethod
+    def f(self, c: Tensor) -> Tensor:
+        """f(c), (*B, n)."""
+
+    @abstractmethod
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        """f[a, b] for broadcastable a and b, without cancellation; f'(a) where they are equal."""
+
+    @abstractmethod
+    def curvature(self, x: Tensor) -> Tensor:
+        """f''(x)."""
+
+    def require(self, who: str, w: Tensor) -> None:  # noqa: B027  (a function on the whole line has nothing to ask)
+        """Raise if eigenvalues (*B, n) lie outside the domain."""
+
+    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Eigenvalues up to the first number count as the second and get no derivative of their own; both (*B, 1)."""
+        return None
+
+    near = 0.05  # eigenvalues closer than this, relative to `width`, are handled by quadrature in second differences
+
+    def width(self, x: Tensor) -> Tensor:
+        """The distance over which f changes its character."""
+        return x.abs()
+
+    # What follows from it.
+
+    def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Clamped eigenvalues and which were clamped (*B, n); None if none can be."""
+        if self.floor is not None:
+            clamped = w < self.floor
+            return torch.where(clamped, self.floor, w), clamped
+        border = self.border(w)
+        if border is None:
+            return w, None
+        clamped = w <= border[0]
+        return torch.where(clamped, border[1], w), clamped
+
+    def loewner(self, w: Tensor) -> Tensor:
+        """First divided differences (*B, n, n) of the clamped function.
+
+        A pair of clamped eigenvalues gives 0. With one clamped to c_i,
+        (f(c_i) - f(l_j)) / (l_i - l_j) = f[c_i, l_j] (c_i - l_j) / (l_i - l_j).
+        """
+        c, clamped = self.clamp(w)
+        F = self.difference(c.unsqueeze(-1), c.unsqueeze(-2))
+        if clamped is None:
+            return F
+        row, column = clamped.unsqueeze(-1), clamped.unsqueeze(-2)
+        if self.floor is not None:
+            mixed = row != column
+            ratio = (c.unsqueeze(-1) - c.unsqueeze(-2)) / torch.where(mixed, w.unsqueeze(-1) - w.unsqueeze(-2), 1)
+            F = torch.where(mixed, F * ratio, F)
+        return F.masked_fill(row & column, 0)
+
+    def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+        """sum_k f[l_i, l_k, l_j] (X_ik Y_kj + Y_ik X_kj) for Hermitian X and Y in the eigenbasis."""
+        P = torch.einsum("...ikj,...ik,...kj->...ij", second_differences(self, w).to(X.dtype), X, Y)
+        return P + P.mH  # f[.,.,.] is symmetric and X, Y are Hermitian: the second term is the adjoint of the first
+
+
+class _NonNegative(Scalar):
+    """Defined at zero, but with an infinite slope there: eigenvalues that are zero to rounding get no derivative."""
+
+    lowest_floor = 0.0
+
+    def require(self, who: str, w: Tensor) -> None:
+        if self.floor is None:
+            require_not_negative(who, w, "Check that M is a covariance; pass floor= to clamp its eigenvalues.")
+
+    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        tolerance = zero_tolerance(w)
+        return tolerance, torch.zeros_like(tolerance)
+
+
+class _Positive(Scalar):
+    """Not defined at zero. Where values cannot be looked at, eigenvalues are clamped to rounding size instead."""
+
+    lowest_floor = 0.0
+
+    def require(self, who: str, w: Tensor) -> None:
+        if self.floor is None:
+            require_positive(who, w, _FLOOR_ADVICE)
+
+    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        tolerance = zero_tolerance(w).clamp(min=torch.finfo(w.dtype).tiny)
+        return tolerance, tolerance
+
+
+def _reciprocal(x: Tensor) -> Tensor:
+    """1/x, and 0 where x is 0."""
+    zero = x == 0
+    return torch.where(zero, 0, 1 / torch.where(zero, 1, x))
+
+
+@dataclass(frozen=True)
+class Sqrt(_NonNegative):
+    """x^(1/2): f[a^2, b^2] = 1/(a + b), f[a^2, b^2, c^2] = -1/((a + b)(b + c)(a + c))."""
+
+    def f(self, c: Tensor) -> Tensor:
+        return c.sqrt()
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        return _reciprocal(a.sqrt() + b.sqrt())
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return -0.25 * x.pow(-1.5)
+
+    def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+        if self.floor is not None:
+            return super().contract(w, X, Y)
+        F = self.loewner(w)
+        P = torch.matmul(F * X, F * Y)
+        return -F * (P + P.mH)
+
+
+@dataclass(frozen=True)
+class InverseSqrt(_Positive):
+    """x^(-1/2): f[a^2, b^2] = -1/(ab(a + b)), f[a^2, b^2, c^2] = (a + b + c)/(abc(a + b)(b + c)(a + c))."""
+
+    def f(self, c: Tensor) -> Tensor:
+        return c.rsqrt()
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        a, b = a.sqrt(), b.sqrt()
+        return -1 / (a * b) / (a + b)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return 0.75 * x.pow(-2.5)
+
+    def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+        if self.floor is not None:
+            return super().contract(w, X, Y)
+        inverse = self.clamp(w)[0].rsqrt()  # 1/a
+        row, column = inverse.unsqueeze(-1), inverse.unsqueeze(-2)
+        T = row * column / (row + column)  # 1/(a + b) in terms of the inverses
+        # (a + b + c)/(abc) = 1/(bc) + 1/(ac) + 1/(ab), with c the index summed over
+        TX, TY = T * X, T * Y
+        P = (row + column) * torch.matmul(TX * column, TY) + row * column * torch.matmul(TX, TY)
+        return T * (P + P.mH)
+
+
+@dataclass(frozen=True)
+class Power(Scalar):
+    """x^alpha: for a >= b and t = log(a/b), f[a, b] = a^(alpha - 1) expm1(-alpha t) / expm1(-t)."""
+
+    alpha: float = 1.0
+
+    lowest_floor = 0.0
+
+    def require(self, who: str, w: Tensor) -> None:
+        if self.floor is not None:
+            return
+        if self.alpha < 0:
+            require_positive(who, w, _FLOOR_ADVICE)
+        else:
+            require_not_negative(
+                who, w, "For a whole alpha use torch.linalg.matrix_power; else pass floor= to clamp its eigenvalues."
+            )
+
+    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
+        if self.alpha < 0:
+            return _Positive.border(self, w)  # type: ignore[arg-type]
+        return _NonNegative.border(self, w)  # type: ignore[arg-type]
+
+    def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        if self.floor is None and self.alpha >= 1:
+            return w.clamp(min=0), None  # the slope at zero is finite: nothing to leave out
+        return super().clamp(w)
+
+    def f(self, c: Tensor) -> Tensor:
+        return c.pow(self.alpha)
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        a, b = torch.maximum(a, b), torch.minimum(a, b)
+        positive = a > 0
+        top = torch.where(positive, a, 1)
+        t = -torch.log1p(-torch.where(positive, a - b, 0) / top)  # infinite at b = 0, where the ratio is 1
+        tie = t == 0
+        ratio = torch.expm1(-self.alpha * t) / torch.expm1(-torch.where(tie, 1, t))
+        ratio = torch.where(tie, self.alpha, ratio)
+        at_zero = 1.0 if self.alpha == 1 else 0.0
+        return torch.where(positive, top.pow(self.alpha - 1) * ratio, at_zero)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return self.alpha * (self.alpha - 1) * x.pow(self.alpha - 2)
+
+
+@dataclass(frozen=True)
+class Log(_Positive):
+    """log x: f[a, b] = log1p(r) / (r b) with r = (a - b)/b for a >= b."""
+
+    def f(self, c: Tensor) -> Tensor:
+        return c.log()
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        a, b = torch.maximum(a, b), torch.minimum(a, b)
+        r = (a - b) / b
+        tie = r == 0
+        return torch.where(tie, 1, torch.log1p(r) / torch.where(tie, 1, r)) / b
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return -x.pow(-2)
+
+
+@dataclass(frozen=True)
+class Exp(Scalar):
+    """exp x: f[a, b] = exp(a) (1 - exp(-(a - b))) / (a - b) for a >= b."""
+
+    near = 0.25
+
+    def require(self, who: str, w: Tensor) -> None:
+        largest = torch.finfo(w.dtype).max
+        limit = torch.tensor(largest, dtype=torch.float64).log()
+        if w.numel() and bool((w[..., -1] > limit).any()):
+            raise NonFiniteError(
+                f"`{who}`: the exponential of the largest eigenvalue, {float(w.max()):.4g}, overflows {w.dtype} (limit "
+                f"{float(limit):.4g}). Scale M down, or use float64."
+            )
+
+    def f(self, c: Tensor) -> Tensor:
+        return c.exp()
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        a, gap = torch.maximum(a, b), (a - b).abs()
+        tie = gap == 0
+        return a.exp() * torch.where(tie, 1, -torch.expm1(-gap) / torch.where(tie, 1, gap))
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return x.exp()
+
+    def width(self, x: Tensor) -> Tensor:
+        return torch.ones_like(x)

@@ -1,0 +1,186 @@
+"""One fallback chain for every solver: as asked -> float64 -> scaled jitter -> a named error.
+
+`decompose` is the only way from a matrix to eigenpairs in this library, `decompose_svd` to singular ones.
+"""
+
+from collections.abc import Callable
+from dataclasses import astuple
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
+
+from ..checks import require_finite, require_hermitian
+from ..counters import count, count_on_device
+from ..precision import hermitian_part
+from .auto import Auto
+from .base import Solver
+from .jacobi import Jacobi
+from .lapack import Lapack
+from .svd import SVD
+
+_JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
+Factors = tuple[Tensor, ...]
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+
+
+def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> tuple[Tensor, Tensor]:
+    """Eigenpairs of the Hermitian part of ``M`` (*B, n, n): w (*B, n) ascending, V (*B, n, n).
+
+    Args:
+        who: the public function that asks, for its error messages.
+        tolerance: largest relative asymmetry; None where values may not be looked at. Then a matrix with NaN or Inf
+            gives NaN and is counted.
+    """
+    if torch.compiler.is_compiling():
+        w, V = torch.ops.spectralgrad.decompose(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
+        return w, V
+    if M.numel() == 0:
+        return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
+    H = hermitian_part(M)
+    if tolerance is not None:
+        require_hermitian(who, M, H, tolerance)
+        return _solve(who, H, solver.solve)  # type: ignore[return-value]
+    broken = _broken(H)
+    w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)
+    return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
+
+
+def decompose_svd(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduced singular value decomposition of ``A`` (*B, m, n) through the same chain."""
+    if torch.compiler.is_compiling():
+        U, S, Vh = torch.ops.spectralgrad.decompose_svd(A)
+        return U, S, Vh
+    if A.numel() == 0:
+        return _svd(A)  # type: ignore[return-value]
+    if check:
+        require_finite(who, A, "A")
+        return _solve(who, A, _svd)  # type: ignore[return-value]
+    broken = _broken(A)
+    U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd)
+    return (
+        U.masked_fill(broken, torch.nan),
+        S.masked_fill(broken[..., 0], torch.nan),
+        Vh.masked_fill(broken, torch.nan),
+    )
+
+
+def _svd(A: Tensor) -> Factors:
+    return tuple(torch.linalg.svd(A, full_matrices=False))
+
+
+def _broken(x: Tensor) -> Tensor:
+    """Which matrices (*B, 1, 1) hold NaN or Inf; counted."""
+    broken = ~torch.isfinite(x).all(-1, keepdim=True).all(-2, keepdim=True)
+    count_on_device("nonfinite_input", broken)
+    return broken
+
+
+def _solve(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
+    try:
+        factors = solve(H)
+        # Looking at the result makes the host wait: on the CPU only. A sum of finite eigenvalues may overflow: then
+        # `_attempt` looks closer.
+        if H.device.type != "cpu" or bool(torch.isfinite(_total(factors))):
+            return factors
+    except LinAlgError:
+        pass
+    return _rescue(who, H, solve)
+
+
+def _total(factors: Factors) -> Tensor:
+    """The sum of all entries: not finite if one of them is not."""
+    total = factors[0].sum()
+    for x in factors[1:]:
+        total = total + x.sum()
+    return total
+
+
+def _in_float64(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
+    """The same in double precision, rounded back."""
+    wide = solve(H.to(_WIDE.get(H.dtype, H.dtype)))
+    return tuple(x.to(H.dtype if x.is_complex() else H.real.dtype) for x in wide)
+
+
+def _with_jitter(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
+    """The same after a diagonal ramp of rounding size has separated the eigenvalues."""
+    m, n = H.shape[-2:]
+    size = _JITTER * torch.finfo(H.dtype).eps * H.abs().amax((-2, -1), keepdim=True)
+    ramp = torch.eye(m, n, dtype=H.dtype, device=H.device) * torch.linspace(-1, 1, n, dtype=H.dtype, device=H.device)
+    return _in_float64(solve, H + size * ramp)
+
+
+def _rescue(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
+    """Retry the matrices that failed, and only those; square ones by LAPACK whatever the solver was."""
+    m, n = H.shape[-2:]
+    flat = H.reshape(-1, m, n)
+    trusted = solve if solve is _svd else Lapack().solve
+    *factors, failed = _attempt(solve, flat, trusted)
+    for event, remedy in (("solver_retry_float64", _in_float64), ("solver_retry_jitter", _with_jitter)):
+        where = failed.nonzero()[:, 0]
+        if len(where) == 0:
+            break
+        count(event, len(where))
+        *retried, failed[where] = _attempt(partial(remedy, trusted), flat[where], trusted)
+        for x, y in zip(factors, retried, strict=True):
+            x[where] = y
+    if bool(failed.any()):
+        count("solver_failed", int(failed.sum()))
+        raise ConvergenceError(
+            f"`{who}`: {int(failed.sum())} of {len(flat)} finite {m} x {n} matrices could not be decomposed, neither as "
+            f"asked, nor in float64, nor with a jitter of {_JITTER} eps; the first has index {int(failed.nonzero()[0])}. "
+            "Check how it was computed, or add a multiple of the identity."
+        )
+    return tuple(x.reshape(*H.shape[:-2], *x.shape[1:]) for x in factors)
+
+
+def _attempt(solve: Callable[[Tensor], Factors], flat: Tensor, trusted: Callable[[Tensor], Factors]) -> Factors:
+    """The factors of (B, m, n), and last which failed; where the solver raises, halve until the culprits stand alone."""
+    try:
+        factors = solve(flat)
+        finite = [torch.isfinite(x).flatten(1).all(1) for x in factors]
+        return *factors, ~torch.stack(finite).all(0)
+    except LinAlgError:
+        if len(flat) > 1:
+            halves = [_attempt(solve, half, trusted) for half in flat.chunk(2)]
+            return tuple(torch.cat(parts) for parts in zip(*halves, strict=True))
+        # Any factors of the right shapes will do: they are marked as failed.
+        stand_in = trusted(torch.zeros_like(flat))
+        return *stand_in, torch.ones(1, dtype=torch.bool, device=flat.device)
+
+
+# Under torch.compile the whole chain is one opaque operator: Dynamo cannot look into a retry that depends on values.
+_SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jacobi, Lapack, SVD)}
+_library = torch.library.Library("spectralgrad", "DEF")
+_library.define("decompose(Tensor M, str solver, int[] options) -> (Tensor, Tensor)")
+
+
+def _decompose_op(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+    if solver not in _SOLVERS:
+        raise OptionError(f"under torch.compile the solver must be one of {', '.join(_SOLVERS)}, got {solver}.")
+    w, V = decompose("decompose", M, _SOLVERS[solver](*options), None)
+    return w, V.contiguous()
+
+
+def _decompose_fake(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+    return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
+
+
+def _decompose_svd_op(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    U, S, Vh = decompose_svd("svd", A, check=False)
+    return U.contiguous(), S, Vh.contiguous()
+
+
+def _decompose_svd_fake(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    *batch, m, n = A.shape
+    k = min(m, n)
+    return A.new_empty(*batch, m, k), A.new_empty(*batch, k, dtype=A.real.dtype), A.new_empty(*batch, k, n)
+
+
+_library.define("decompose_svd(Tensor A) -> (Tensor, Tensor, Tensor)")
+_library.impl("decompose_svd", _decompose_svd_op, "CompositeExplicitAutograd")
+torch.library.register_fake("spectralgrad::decompose_svd", _decompose_svd_fake, lib=_library)
+_library.impl("decompose", _decompose_op, "CompositeExplicitAutograd")
+torch.library.register_fake("spectralgrad::decompose", _decompose_fake, lib=_library)

@@ -1,0 +1,104 @@
+"""Two-sided cyclic Jacobi, batched, in plain torch."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import LinAlgError, OptionError
+
+from .base import Solver
+
+_DEVICE_SWEEPS = 10  # enough for float32 and float64 up to n = 512; fixed, so that the host never waits
+
+
+@dataclass(frozen=True)
+class Jacobi(Solver):
+    """Cyclic Jacobi rotations on n/2 disjoint pairs at a time, for all matrices of the batch at once.
+
+    A sweep meets every pair once, in n - 1 rounds of a round-robin tournament. Each round annihilates the entries
+    (p, q) of its pairs by plane rotations; convergence is quadratic, 6 to 9 sweeps. On the CPU it stops when every
+    off-diagonal part is below rounding; elsewhere it runs a fixed number of sweeps.
+
+    Simple, batched and independent of LAPACK: a second opinion, and on a GPU the faster one for large batches.
+
+    Args:
+        max_sweeps: sweeps after which the solver gives up and the fallback chain takes over.
+
+    >>> import spectralgrad as sg
+    >>> w, V = sg.eigh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), solver=sg.Jacobi())
+    >>> w
+    tensor([1.0000, 3.0000])
+    """
+
+    max_sweeps: int = 20
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_sweeps, int) or self.max_sweeps < 1:
+            raise OptionError(f"`Jacobi`: max_sweeps must be a whole number >= 1, got {self.max_sweeps!r}.")
+
+    def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        n = H.shape[-1]
+        # A power of two near the norm: scaling by it is exact, and squares neither overflow nor underflow after it.
+        scale = torch.exp2(torch.frexp(H.abs().amax((-2, -1), keepdim=True)).exponent.to(H.real.dtype) - 1)
+        A = H / torch.where(scale > 0, scale, 1)
+        V = torch.eye(n, dtype=H.dtype, device=H.device).expand_as(H)
+        if n % 2:  # a bye: an empty row and column that no rotation touches
+            A = torch.nn.functional.pad(A, (0, 1, 0, 1))
+            V = torch.nn.functional.pad(V, (0, 1))
+        A, V = self._sweeps(A, V, n)
+        w, order = (A.diagonal(dim1=-2, dim2=-1).real[..., :n] * scale[..., 0]).sort(-1)
+        return w, V[..., :n].gather(-1, order.unsqueeze(-2).expand_as(H))
+
+    def _sweeps(self, A: Tensor, V: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        watched = A.device.type == "cpu"
+        seats = _next_round(A.shape[-1], A.device)
+        tolerance = torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
+        for _ in range(self.max_sweeps if watched else min(self.max_sweeps, _DEVICE_SWEEPS)):
+            if watched and bool((_off_diagonal(A) <= tolerance).all()):
+                return A, V
+            for _ in range(max(A.shape[-1] - 1, 1)):
+                A, V = _round(A, V)
+                A, V = A[..., seats, :][..., seats], V[..., seats]
+        if watched and bool((_off_diagonal(A) > math.sqrt(n) * tolerance).any()):
+            raise LinAlgError(f"Jacobi did not converge in {self.max_sweeps} sweeps")
+        return A, V
+
+
+def _next_round(n: int, device: torch.device) -> Tensor:
+    """Where each seat's player comes from in the next round; seats i and i + n/2 play; seat 0 stays (Brent-Luk)."""
+    half = n // 2
+    circle = [*range(half), *range(n - 1, half - 1, -1)]  # clockwise: first half, then second half backwards
+    turned = [circle[0], circle[-1], *circle[1:-1]]
+    source = [0] * n
+    for seat, came_from in zip(circle, turned, strict=True):
+        source[seat] = came_from
+    return torch.tensor(source, device=device)
+
+
+def _round(A: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate the pairs (i, i + n/2) so that their off-diagonal entries vanish."""
+    half = A.shape[-1] // 2
+    diagonal = A.diagonal(dim1=-2, dim2=-1).real
+    a_pq = A[..., :half, half:].diagonal(dim1=-2, dim2=-1)  # (*B, n/2)
+    size = a_pq.abs()
+    coupled = size > torch.finfo(A.dtype).tiny
+    safe = torch.where(coupled, size, 1)
+    theta = (diagonal[..., half:] - diagonal[..., :half]) / (2 * safe)
+    t = torch.where(theta >= 0, 1.0, -1.0).to(theta) / (theta.abs() + torch.hypot(theta, torch.ones_like(theta)))
+    t = torch.where(coupled, t, 0)
+    c = torch.rsqrt(1 + t * t)
+    s = torch.where(coupled, a_pq / safe, 0) * (t * c)  # carries the phase of a_pq
+
+    def columns(X: Tensor) -> Tensor:
+        p, q = X[..., :half], X[..., half:]
+        c_, s_ = c.unsqueeze(-2), s.unsqueeze(-2)
+        return torch.cat([c_ * p - s_.conj() * q, s_ * p + c_ * q], -1)
+
+    return columns(columns(A).mH).mH, columns(V)
+
+
+def _off_diagonal(A: Tensor) -> Tensor:
+    norm: Tensor = torch.linalg.matrix_norm(A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1)))
+    return norm

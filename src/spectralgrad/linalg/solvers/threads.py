@@ -1,0 +1,77 @@
+"""A batch of matrices spread over CPU threads, each solving its share with single-threaded LAPACK.
+
+torch runs a batch one matrix after the other and hands LAPACK all threads for each: for n <= 128 that is slower than,
+or at best as fast as, one thread. The workers here pin themselves to one thread each; no setting of the caller changes.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+_CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
+_SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
+_WORTHWHILE_SECONDS = 600e-6  # handing work to the pool costs about 100 us
+
+_lock = threading.Lock()
+_pool: ThreadPoolExecutor | None = None
+_workers = 0
+
+
+def _forget_pool() -> None:
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_pool)  # threads do not survive a fork; a DataLoader worker makes its own pool
+
+
+def _get_pool(workers: int) -> ThreadPoolExecutor:
+    global _pool, _workers
+    with _lock:
+        if _pool is None or _workers < workers:
+            threads = torch.get_num_threads()
+            started = threading.Barrier(workers + 1)
+
+            def pin() -> None:
+                torch.get_num_threads()  # torch sets a new thread's count at its first use: let it, then overrule it
+                torch.set_num_threads(1)
+                started.wait()
+
+            _pool, _workers = ThreadPoolExecutor(workers, "spectralgrad"), workers
+            for _ in range(workers):
+                _pool.submit(pin)
+            started.wait()
+            torch.set_num_threads(threads)  # the workers' call also set the count for threads yet to come: put it back
+        return _pool
+
+
+def worth_spreading(H: Tensor) -> bool:
+    """Whether ``H`` (*B, n, n) is a CPU batch large enough to gain from several threads."""
+    if H.device.type != "cpu" or H.ndim < 3 or torch.get_num_threads() == 1:
+        return False
+    n = H.shape[-1]
+    batch = H.numel() // (n * n)
+    return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > _WORTHWHILE_SECONDS
+
+
+def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], object], H: Tensor) -> tuple[Tensor, Tensor]:
+    """``solve(chunk, out=(w, V))`` for chunks of the batch ``H`` (*B, n, n), in parallel."""
+    n = H.shape[-1]
+    flat = H.reshape(-1, n, n)
+    w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
+    V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
+    workers = torch.get_num_threads()
+    pool = _get_pool(workers)
+    chunks = min(len(flat), _CHUNKS_PER_WORKER * workers)
+    jobs = [
+        pool.submit(solve, part, (w_part, V_part))
+        for part, w_part, V_part in zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)
+    ]
+    errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: none is left running
+    if errors:
+        raise errors[0]
+    return w.reshape(H.shape[:-1]), V.reshape(H.shape)
