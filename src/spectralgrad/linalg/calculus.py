@@ -47,14 +47,14 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
-    function = _First if torch.compiler.is_compiling() else _FirstFunc
-    return function.apply(potential, E, *factors)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
+        return potential.first(factors, E)
+    return _First.apply(potential, E, *factors)  # type: ignore[no-any-return]
 
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
     """D2(M)[E1, E2]."""
-    function = _Second if torch.compiler.is_compiling() else _SecondFunc
-    return function.apply(potential, E1, E2, *factors)  # type: ignore[no-any-return]
+    return _Second.apply(potential, E1, E2, *factors)  # type: ignore[no-any-return]
 
 
 def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -70,11 +70,10 @@ def refuse_third_derivative() -> NoReturn:
     raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
 
 
-# Dynamo refuses a Function that defines jvp once a gradient is asked for. So each comes twice: plain for torch.compile,
-# and below it with jvp and vmap for everything else.
-
-
 class _Value(Function):
+    # Dynamo refuses a Function that defines jvp once a gradient is asked for. So it comes twice: plain for torch.compile,
+    # and below it with jvp and vmap for everything else.
+
     @staticmethod
     def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
         return potential.value(M, tolerance)
@@ -101,11 +100,9 @@ class _ValueFunc(_Value):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         factors = ctx.saved_tensors
-        # The handle's tangent is M's, copied into the memory order of the handle, which forward mode insists on.
-        carried = torch.empty_like(factors[ctx.potential.handle]).copy_(tangent)
         return (
             derivative(ctx.potential, tangent, *factors),
-            *(carried if i == ctx.potential.handle else None for i in range(len(factors))),
+            *(tangent.clone() if i == ctx.potential.handle else None for i in range(len(factors))),
         )
 
     @staticmethod
@@ -136,8 +133,6 @@ class _First(Function):
             grads[2 + ctx.potential.handle] = second_derivative(ctx.potential, E, grad, *factors)
         return tuple(grads)
 
-
-class _FirstFunc(_First):
     @staticmethod
     def jvp(ctx: Any, _: None, tangent_E: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
         E, *factors = ctx.saved_tensors
@@ -150,7 +145,7 @@ class _FirstFunc(_First):
 
     @staticmethod
     def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
-        return _FirstFunc.apply(potential, *batched(info, dims[1:], tensors)), 0
+        return _First.apply(potential, *batched(info, dims[1:], tensors)), 0
 
 
 class _Second(Function):
@@ -166,12 +161,10 @@ class _Second(Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         return refuse_third_derivative()
 
-
-class _SecondFunc(_Second):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
         return refuse_third_derivative()
 
     @staticmethod
     def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
-        return _SecondFunc.apply(potential, *batched(info, dims[1:], tensors)), 0
+        return _Second.apply(potential, *batched(info, dims[1:], tensors)), 0

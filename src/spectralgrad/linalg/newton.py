@@ -19,6 +19,7 @@ from spectralgrad.errors import DefinitenessError, OptionError
 
 from .calculus import evaluate
 from .checks import require_hermitian
+from .ops import opaque
 from .precision import hermitian_part, matmul
 
 __all__ = ["NewtonSchulz"]
@@ -75,7 +76,7 @@ class Progress:
         self.tolerance = tolerance
         self.previous = torch.full(x.shape[:-2], math.inf, dtype=x.real.dtype, device=x.device)
         self.active = torch.ones(x.shape[:-2], dtype=torch.bool, device=x.device)
-        self.watched = x.device.type == "cpu" and not torch.compiler.is_compiling()
+        self.watched = x.device.type == "cpu"
 
     def go_on(self, residual: Tensor) -> Tensor:
         """The mask (*B, 1, 1) of matrices still improving, for residual matrices (*B, n, n)."""
@@ -108,6 +109,11 @@ def _step(Y: Tensor, Z: Tensor, ZY: Tensor) -> tuple[Tensor, Tensor]:
     return matmul(Y, T), matmul(T, Z)
 
 
+def _lyapunov_fake(Y: Tensor, E: Tensor, growth: float = 2.25) -> Tensor:
+    return E.new_empty(E.shape)
+
+
+@opaque("lyapunov(Tensor Y, Tensor E, float growth=2.25) -> Tensor", _lyapunov_fake)
 def lyapunov(Y: Tensor, E: Tensor, growth: float = 2.25) -> Tensor:
     """X with Y X + X Y = E for positive definite Y (*B, n, n), by matrix products.
 
@@ -124,7 +130,27 @@ def lyapunov(Y: Tensor, E: Tensor, growth: float = 2.25) -> Tensor:
             break
         C_next = 1.5 * C - 0.5 * (matmul(BB, C) + matmul(C, BB) - matmul(B, matmul(C, B)))
         B, C = torch.where(go_on, 1.5 * B - 0.5 * matmul(B, BB), B), torch.where(go_on, C_next, C)
-    return C / 2
+    return (C / 2).contiguous()
+
+
+def _coupled_fake(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    return A.new_empty(A.shape), A.new_empty(A.shape)
+
+
+@opaque("newton_roots(Tensor A, float tolerance) -> (Tensor, Tensor)", _coupled_fake)
+def _coupled(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """A^(1/2) and A^(-1/2) of matrices (*B, n, n) of norm 1."""
+    identity = _identity_like(A)
+    Y, Z = A + _SHIFT * float(torch.finfo(A.dtype).eps) * identity, identity
+    progress = Progress(A, tolerance)
+    for _ in range(max_steps(A, 2.25)):
+        ZY = matmul(Z, Y)
+        go_on = progress.go_on(identity - ZY)
+        if progress.finished():
+            break
+        Y_next, Z_next = _step(Y, Z, ZY)
+        Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
+    return Y, Z.contiguous()
 
 
 @dataclass(frozen=True)
@@ -144,16 +170,7 @@ class _Root:
         if tolerance is not None:
             require_hermitian(self.who, M, H, tolerance)
         norm = _norm(H)
-        shift = _SHIFT * float(torch.finfo(H.dtype).eps)
-        Y, Z = H / norm + shift * _identity_like(H), _identity_like(H)
-        progress = Progress(H, self.solver.tolerance(H))
-        for _ in range(max_steps(H, 2.25)):
-            ZY = matmul(Z, Y)
-            go_on = progress.go_on(_identity_like(H) - ZY)
-            if progress.finished():
-                break
-            Y_next, Z_next = _step(Y, Z, ZY)
-            Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
+        Y, Z = _coupled(H / norm, self.solver.tolerance(H))
         if tolerance is not None:
             self._require_definite(H / norm, Y, Z)
         root = norm.sqrt()

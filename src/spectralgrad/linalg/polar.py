@@ -25,6 +25,7 @@ from .calculus import evaluate
 from .checks import as_given, as_matrix, checking, require_finite
 from .eigh import AUTO
 from .newton import NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
+from .ops import opaque
 from .precision import hermitian_part, matmul
 from .rules import Exact, Rule
 from .solvers import Solver, decompose_svd
@@ -123,6 +124,11 @@ class _ByNewton(_Polar):
         return factors[1]
 
 
+def _newton_polar_fake(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    return A.new_empty(A.shape), A.new_empty(A.shape[:-2], dtype=A.real.dtype)
+
+
+@opaque("newton_polar(Tensor A, float tolerance) -> (Tensor, Tensor)", _newton_polar_fake)
 def newton_polar(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """Q <- Q (3 I - Q^H Q)/2 from A/|A|_F, tall; Q (*B, m, n) and the last residual (*B,)."""
     Q = A / _norm(A)
@@ -133,7 +139,7 @@ def newton_polar(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         if progress.finished():
             break
         Q = torch.where(go_on, 1.5 * Q - 0.5 * matmul(Q, gram), Q)
-    return Q, progress.previous * progress.size
+    return Q.contiguous(), progress.previous * progress.size
 
 
 def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSchulz = AUTO) -> Tensor:

@@ -147,9 +147,7 @@ class _Factors(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        w, V = output
-        ctx.mark_non_differentiable(w)
-        ctx.save_for_forward(V)
+        ctx.mark_non_differentiable(output[0])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -160,8 +158,7 @@ class _Factors(Function):
 class _FactorsFunc(_Factors):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[None, Tensor]:
-        (V,) = ctx.saved_tensors
-        return None, torch.empty_like(V).copy_(tangent)
+        return None, tangent.clone()
 
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, solver: Solver, _: Any) -> tuple[Any, Any]:
@@ -170,8 +167,15 @@ class _FactorsFunc(_Factors):
 
 
 def _first(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:
-    function = _MappedFirst if torch.compiler.is_compiling() else _MappedFirstFunc
-    return function.apply(spectral, E, w, V, loewner)  # type: ignore[no-any-return]
+    if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
+        return _first_value(spectral, E, w, V, loewner)
+    return _MappedFirst.apply(spectral, E, w, V, loewner)  # type: ignore[no-any-return]
+
+
+def _first_value(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:
+    if loewner is None:
+        return spectral.first((w, V), E)
+    return sandwich(V, loewner * _in_basis(V, E))
 
 
 def _in_basis(V: Tensor, E: Tensor) -> Tensor:
@@ -197,8 +201,8 @@ class _Mapped(Function):
         gV = _first(ctx.spectral, grad, w, V, loewner) if ctx.needs_input_grad[2] else None
         if loewner is None:
             return None, None, gV, None, None
-        pair = _Pair if torch.compiler.is_compiling() else _PairFunc
-        return None, None, gV, *pair.apply(grad, V)
+        pair = _pair_value(grad, V) if torch.compiler.is_compiling() else _Pair.apply(grad, V)
+        return None, None, gV, *pair
 
 
 class _MappedFunc(_Mapped):
@@ -219,6 +223,11 @@ class _MappedFunc(_Mapped):
         return _MappedFunc.apply(spectral, w, V, y, loewner), 0
 
 
+def _pair_value(G: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    diagonal = _in_basis(V, G).diagonal(dim1=-2, dim2=-1).real.clone()
+    return diagonal, torch.zeros_like(V, dtype=diagonal.dtype)
+
+
 class _Pair(Function):
     """G -> the cotangents of (y, Loewner matrix): (diag(V^H G V), 0).
 
@@ -229,8 +238,7 @@ class _Pair(Function):
 
     @staticmethod
     def forward(G: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-        diagonal = _in_basis(V, G).diagonal(dim1=-2, dim2=-1).real.clone()
-        return diagonal, torch.zeros_like(V, dtype=diagonal.dtype)
+        return _pair_value(G, V)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -245,8 +253,6 @@ class _Pair(Function):
         gV = None if loewner is None else _last(sandwich(V, loewner * _in_basis(V, G)))
         return gG, gV
 
-
-class _PairFunc(_Pair):
     @staticmethod
     def jvp(ctx: Any, tG: Tensor | None, tV: Tensor | None) -> tuple[Tensor, Tensor]:
         G, V = ctx.saved_tensors
@@ -257,7 +263,7 @@ class _PairFunc(_Pair):
 
     @staticmethod
     def vmap(info: Any, dims: Any, G: Tensor, V: Tensor) -> tuple[Any, Any]:
-        return _PairFunc.apply(*batched(info, dims, (G, V))), (0, 0)
+        return _Pair.apply(*batched(info, dims, (G, V))), (0, 0)
 
 
 class _Last(Function):
@@ -287,9 +293,7 @@ class _MappedFirst(Function):
 
     @staticmethod
     def forward(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:
-        if loewner is None:
-            return spectral.first((w, V), E)
-        return sandwich(V, loewner * _in_basis(V, E))
+        return _first_value(spectral, E, w, V, loewner)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -305,8 +309,6 @@ class _MappedFirst(Function):
         g_loewner = _last((_in_basis(V, E).conj() * _in_basis(V, grad)).real) if ctx.needs_input_grad[4] else None
         return None, gE, None, gV, g_loewner
 
-
-class _MappedFirstFunc(_MappedFirst):
     @staticmethod
     def jvp(ctx: Any, _: None, tE: Tensor | None, tw: None, tV: Tensor | None, tl: Tensor | None) -> Tensor | None:
         E, w, V, loewner = ctx.saved_tensors
@@ -324,4 +326,4 @@ class _MappedFirstFunc(_MappedFirst):
         E, w, V = batched(info, dims[1:4], (E, w, V))
         if loewner is not None:
             (loewner,) = batched(info, dims[4:], (loewner,))
-        return _MappedFirstFunc.apply(spectral, E, w, V, loewner), 0
+        return _MappedFirst.apply(spectral, E, w, V, loewner), 0

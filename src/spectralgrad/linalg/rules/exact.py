@@ -10,8 +10,8 @@ from .base import Rule, bounded, gaps, tied
 class Exact(Rule):
     """K = 1/gap, and 0 for pairs tied to rounding (|gap| <= n eps scale).
 
-    Exact for every loss that does not depend on the choice of basis inside a tie, and on spectral functions the exact
-    gradient by Loewner matrices, finite at every tie. See docs/rules/exact.md.
+    Exact for every loss that sees tied eigenvectors only through the space they span. On spectral functions it means the
+    exact gradient by Loewner matrices, finite at every tie. See docs/rules/exact.md.
 
     >>> Exact().coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[ 0.0000,  0.0000,  0.5000],

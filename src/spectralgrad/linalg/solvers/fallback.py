@@ -14,6 +14,7 @@ from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 
 from ..checks import require_finite, require_hermitian
 from ..counters import count, count_on_device
+from ..ops import opaque
 from ..precision import hermitian_part
 from .auto import Auto
 from .base import Solver
@@ -22,6 +23,7 @@ from .lapack import Lapack
 from .svd import SVD
 
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
+_SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jacobi, Lapack, SVD)}
 Factors = tuple[Tensor, ...]
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
@@ -35,8 +37,7 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
             gives NaN and is counted.
     """
     if torch.compiler.is_compiling():
-        w, V = torch.ops.spectralgrad.decompose(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
-        return w, V
+        return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
     H = hermitian_part(M)
@@ -48,16 +49,37 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
+def _decompose_fake(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+    return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
+
+
+@opaque("decompose(Tensor M, str solver, int[] options) -> (Tensor, Tensor)", _decompose_fake)
+def _decompose_compiled(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+    if solver not in _SOLVERS:
+        raise OptionError(f"under torch.compile the solver must be one of {', '.join(_SOLVERS)}, got {solver}.")
+    w, V = decompose("decompose", M, _SOLVERS[solver](*options), None)
+    return w, V.contiguous()
+
+
+def _decompose_svd_fake(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    *batch, m, n = A.shape
+    k = min(m, n)
+    return A.new_empty(*batch, m, k), A.new_empty(*batch, k, dtype=A.real.dtype), A.new_empty(*batch, k, n)
+
+
+@opaque("decompose_svd(str who, Tensor A, bool check) -> (Tensor, Tensor, Tensor)", _decompose_svd_fake)
 def decompose_svd(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Reduced singular value decomposition of ``A`` (*B, m, n) through the same chain."""
-    if torch.compiler.is_compiling():
-        U, S, Vh = torch.ops.spectralgrad.decompose_svd(A)
-        return U, S, Vh
+    U, S, Vh = _checked_svd(who, A, check)
+    return U.contiguous(), S, Vh.contiguous()
+
+
+def _checked_svd(who: str, A: Tensor, check: bool) -> Factors:
     if A.numel() == 0:
-        return _svd(A)  # type: ignore[return-value]
+        return _svd(A)
     if check:
         require_finite(who, A, "A")
-        return _solve(who, A, _svd)  # type: ignore[return-value]
+        return _solve(who, A, _svd)
     broken = _broken(A)
     U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd)
     return (
@@ -149,38 +171,3 @@ def _attempt(solve: Callable[[Tensor], Factors], flat: Tensor, trusted: Callable
         # Any factors of the right shapes will do: they are marked as failed.
         stand_in = trusted(torch.zeros_like(flat))
         return *stand_in, torch.ones(1, dtype=torch.bool, device=flat.device)
-
-
-# Under torch.compile the whole chain is one opaque operator: Dynamo cannot look into a retry that depends on values.
-_SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jacobi, Lapack, SVD)}
-_library = torch.library.Library("spectralgrad", "DEF")
-_library.define("decompose(Tensor M, str solver, int[] options) -> (Tensor, Tensor)")
-
-
-def _decompose_op(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
-    if solver not in _SOLVERS:
-        raise OptionError(f"under torch.compile the solver must be one of {', '.join(_SOLVERS)}, got {solver}.")
-    w, V = decompose("decompose", M, _SOLVERS[solver](*options), None)
-    return w, V.contiguous()
-
-
-def _decompose_fake(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
-    return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
-
-
-def _decompose_svd_op(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    U, S, Vh = decompose_svd("svd", A, check=False)
-    return U.contiguous(), S, Vh.contiguous()
-
-
-def _decompose_svd_fake(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    *batch, m, n = A.shape
-    k = min(m, n)
-    return A.new_empty(*batch, m, k), A.new_empty(*batch, k, dtype=A.real.dtype), A.new_empty(*batch, k, n)
-
-
-_library.define("decompose_svd(Tensor A) -> (Tensor, Tensor, Tensor)")
-_library.impl("decompose_svd", _decompose_svd_op, "CompositeExplicitAutograd")
-torch.library.register_fake("spectralgrad::decompose_svd", _decompose_svd_fake, lib=_library)
-_library.impl("decompose", _decompose_op, "CompositeExplicitAutograd")
-torch.library.register_fake("spectralgrad::decompose", _decompose_fake, lib=_library)

@@ -1,0 +1,132 @@
+"""gradcheck, forward-mode gradcheck and gradgradcheck of every function with its exact gradient, at ties too."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd.gradcheck import GradcheckError
+
+import spectralgrad as sg
+
+from ..cases import FUNCTIONS, random, with_spectrum
+
+torch.set_num_threads(1)
+
+MATRICES = {
+    "separated": torch.tensor([0.7, 1.1, 2.3]),
+    "identity": torch.ones(3) * 2,
+    "repeated": torch.tensor([1.0, 2.0, 2.0]),
+}
+each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+each_matrix = pytest.mark.parametrize("w", MATRICES.values(), ids=MATRICES.keys())
+
+
+def hermitian(M: Tensor) -> Tensor:
+    return (M + M.mH) / 2
+
+
+def check(f, *inputs: Tensor) -> None:
+    inputs = tuple(x.detach().requires_grad_() for x in inputs)
+    assert gradcheck(f, inputs, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(f, inputs, check_fwd_over_rev=True, check_rev_over_rev=True)
+
+
+@each_dtype
+@each_matrix
+@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+def test_spectral_functions(f, w, dtype):
+    check(lambda M: f(hermitian(M)), with_spectrum(w.double(), dtype=dtype))
+
+
+@each_dtype
+@pytest.mark.parametrize("cut", [{"rank": 1}, {"rank": 2}, {"energy": 0.5}], ids=str)
+@pytest.mark.parametrize("w", [[0.5, 1.0, 2.0], [0.5, 0.5, 2.0], [0.5, 2.0, 2.0]], ids=str)
+def test_projector(w, cut, dtype):
+    if (cut.get("rank") == 2 and w[0] == w[1]) or (cut.get("rank") == 1 and w[1] == w[2]):
+        pytest.skip("a tie across the cut: the projector has no derivative")
+    M = with_spectrum(torch.tensor(w, dtype=torch.float64), dtype=dtype)
+    check(lambda M: sg.projector(hermitian(M), gradient=sg.Exact(), **cut), M)
+
+
+@each_dtype
+@pytest.mark.parametrize("rule", [sg.Exact(), sg.Lorentzian(rtol=1e-9)], ids=str)
+def test_eigh(rule, dtype):
+    def f(M: Tensor) -> tuple[Tensor, ...]:
+        w, V = sg.eigh(hermitian(M), gradient=rule)
+        return w, V.abs().square(), V @ (V.mH * w.unsqueeze(-1) ** 2)  # none depends on the phases
+
+    check(f, with_spectrum(torch.tensor([0.7, 1.1, 2.3], dtype=torch.float64), dtype=dtype))
+
+
+@each_dtype
+def test_eigh_with_exact_rule_at_a_tie(dtype):
+    """A loss that sees the tied vectors only through their span, here by its complement and the trace."""
+    M = with_spectrum(torch.tensor([1.0, 2.0, 2.0], dtype=torch.float64), dtype=dtype, seed=5)
+    G = hermitian(random(3, 3, dtype=dtype, seed=2))
+
+    def loss(M: Tensor) -> Tensor:
+        w, V = sg.eigh(hermitian(M), gradient=sg.Exact())
+        P = V[:, 1:] @ V[:, 1:].mH
+        return (P * G.conj()).sum().real + (w[0] - w[1:].sum()) ** 2
+
+    X = M.clone().requires_grad_()
+    (got,) = torch.autograd.grad(loss(X), X)
+    P = torch.linalg.eigh(M)[1][:, :1]
+    P = P @ P.mH  # on the simple eigenvector; P + Q = I
+    Q = torch.eye(3, dtype=dtype) - P
+    expected = (P @ G @ Q + Q @ G @ P) / (2 - 1) + 2 * (1 - 4) * (P - Q)
+    torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_tensors_that_f_closes_over():
+    p = torch.tensor(0.7, dtype=torch.float64)
+
+    def f(M: Tensor, p: Tensor) -> Tensor:
+        return sg.spectral_map(hermitian(M), lambda x: x**p + torch.sin(p * x))
+
+    check(f, with_spectrum(torch.tensor([0.7, 1.1, 2.3], dtype=torch.float64)), p)
+    check(f, 2 * torch.eye(2, dtype=torch.float64), p)
+
+
+@pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0, 3.0])
+def test_powers_of_a_singular_matrix(alpha):
+    """From alpha = 1 on the derivative exists at zero, and is exact there."""
+    M = with_spectrum(torch.tensor([0.0, 1.0, 2.0], dtype=torch.float64))
+    X = M.clone().requires_grad_()
+    G = hermitian(random(3, 3, seed=4))
+    (got,) = torch.autograd.grad((sg.powm(X, alpha) * G).sum(), X)
+    assert got.isfinite().all()
+    whole = {1.0: G, 2.0: M @ G + G @ M, 3.0: M @ M @ G + M @ G @ M + G @ M @ M}
+    if alpha in whole:
+        torch.testing.assert_close(got, whole[alpha], rtol=1e-9, atol=1e-12)
+
+
+def test_third_derivatives_are_refused():
+    M = 2 * torch.eye(2, dtype=torch.float64).requires_grad_()
+    (g,) = torch.autograd.grad(sg.sqrtm(M).pow(3).sum(), M, create_graph=True)
+    (h,) = torch.autograd.grad(g.pow(2).sum(), M, create_graph=True)
+    with pytest.raises(NotImplementedError, match="not third"):
+        torch.autograd.grad(h.sum(), M)
+
+
+@pytest.mark.parametrize("floor", [None, 0.5, 1.5])
+def test_floor_clamps_value_and_derivative(floor):
+    w = torch.tensor([0.1, 1.0, 2.0], dtype=torch.float64)
+    M = torch.diag(w).requires_grad_()
+    out = sg.sqrtm(M, floor=floor)
+    clamped = w if floor is None else w.clamp(min=floor)
+    torch.testing.assert_close(out, torch.diag(clamped.sqrt()))
+    out.diagonal().sum().backward()
+    slope = torch.where(clamped > w, 0, 0.5 * w.rsqrt())
+    torch.testing.assert_close(M.grad.diagonal(), slope)
+    E = torch.zeros(3, 3, dtype=torch.float64)
+    E[0, 2] = E[2, 0] = 1
+    (_, tangent) = torch.func.jvp(lambda M: sg.sqrtm(M, floor=floor), (M.detach(),), (E,))
+    torch.testing.assert_close(tangent[0, 2], (clamped[2].sqrt() - clamped[0].sqrt()) / (w[2] - w[0]))
+
+
+def test_negative_control():
+    """A wrong gradient is caught: Clip with a low threshold."""
+    M = with_spectrum(torch.tensor([0.7, 0.71, 2.3], dtype=torch.float64)).requires_grad_()
+    with pytest.raises(GradcheckError):
+        gradcheck(lambda M: sg.sqrtm(hermitian(M), gradient=sg.Clip(0.5)), M)

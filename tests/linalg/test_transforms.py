@@ -1,0 +1,150 @@
+"""torch.func, torch.compile and autocast on every public function, each transform alone."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+
+from ..cases import FUNCTIONS, RULES, generator, random, random_covariance
+
+torch.set_num_threads(1)
+
+
+def compose(w: Tensor, V: Tensor, Uh: Tensor | None = None) -> Tensor:
+    """V sin(w) V^H; by sums, which autocast leaves alone."""
+    Uh = V.mH if Uh is None else Uh
+    return ((V * w.sin().unsqueeze(-2)).unsqueeze(-1) * Uh.unsqueeze(-3)).sum(-2)
+
+
+# Every public function as a map from one positive definite matrix to one tensor that does not depend on phases.
+PUBLIC: dict[str, Callable[[Tensor], Tensor]] = {
+    **FUNCTIONS,
+    "eigh": lambda M: compose(*sg.eigh(M)),
+    "svd": lambda M: (lambda U, S, Vh: compose(S, U, Vh))(*sg.svd(M[..., :-1])),
+    "polar(tall)": lambda M: sg.polar(M[..., :-1]),
+    "projector(rank)": lambda M: sg.projector(M, rank=2),
+    "projector(energy)": lambda M: sg.projector(M, energy=0.8),
+    "covariance": lambda M: sg.covariance(M),
+    "moments": lambda M: sg.merge_moments([sg.moments(M), sg.moments(M[..., :-1])]).covariance(),
+    "eigh(Jacobi)": lambda M: compose(*sg.eigh(M, solver=sg.Jacobi())),
+    "eigh(SVD)": lambda M: compose(*sg.eigh(M, solver=sg.SVD())),
+    **{f"sqrtm({type(g).__name__})": lambda M, g=g: sg.sqrtm(M, gradient=g) for g in [*RULES, sg.PowerIteration(3)]},
+    "sqrtm(NewtonSchulz steps)": lambda M: sg.sqrtm(M, solver=sg.NewtonSchulz(steps=5)),
+}
+APPROXIMATE = [f for name, f in PUBLIC.items() if "Taylor" in name or "PowerIteration" in name]
+WEIGHT = random(4, 4, seed=7)
+each_function = pytest.mark.parametrize("f", PUBLIC.values(), ids=PUBLIC.keys())
+
+
+def spd(*batch: int, n: int = 4, seed: int = 0) -> Tensor:
+    return random_covariance(n, *batch, seed=seed) + 0.3 * torch.diag(torch.arange(1.0, n + 1, dtype=torch.float64))
+
+
+def loss_of(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A scalar that depends on the eigenvectors."""
+
+    def loss(M: Tensor) -> Tensor:
+        out = f(M)
+        return (out * WEIGHT[: out.shape[-2], : out.shape[-1]]).sum() + (out**3).sum()
+
+    return loss
+
+
+def gradient(f: Callable[[Tensor], Tensor], M: Tensor) -> Tensor:
+    M = M.clone().requires_grad_()
+    return torch.autograd.grad(loss_of(f)(M), M)[0]
+
+
+@each_function
+@pytest.mark.parametrize("dim", [0, 2])
+def test_vmap_equals_batch(f, dim):
+    M = spd(3)
+    torch.testing.assert_close(torch.func.vmap(f, in_dims=dim)(M.movedim(0, dim)), f(M), rtol=1e-10, atol=1e-12)
+
+
+@each_function
+def test_nested_vmap_and_vmap_of_grad(f):
+    M = spd(2, 3)
+    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(f))(M), f(M), rtol=1e-10, atol=1e-12)
+    one_by_one = torch.stack([gradient(f, m) for m in M[0]])
+    torch.testing.assert_close(torch.func.vmap(torch.func.grad(loss_of(f)))(M[0]), one_by_one, rtol=1e-9, atol=1e-11)
+
+
+@each_function
+def test_grad_jvp_jacrev_jacfwd(f):
+    M, E = spd(), random(4, 4, seed=3)
+    E = (E + E.mT) / 2
+    g = gradient(f, M)
+    torch.testing.assert_close(torch.func.grad(loss_of(f))(M), g, rtol=1e-9, atol=1e-11)
+    _, tangent = torch.func.jvp(loss_of(f), (M,), (E,))
+    torch.testing.assert_close(tangent, (g * E).sum(), rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(torch.func.jacrev(f)(M), torch.func.jacfwd(f)(M), rtol=1e-8, atol=1e-10)
+
+
+@each_function
+def test_hessian_and_double_backward(f):
+    M, E = spd(), random(4, 4, seed=3)
+    E = (E + E.mT) / 2
+    loss = loss_of(f)
+    H = torch.func.hessian(loss)(M)  # forward over reverse
+    torch.testing.assert_close(H, torch.func.jacrev(torch.func.jacrev(loss))(M), rtol=1e-7, atol=1e-9)
+    X = M.clone().requires_grad_()
+    (g,) = torch.autograd.grad(loss(X), X, create_graph=True)
+    (EH,) = torch.autograd.grad((g * E).sum(), X)
+    torch.testing.assert_close(EH, torch.einsum("ij,ijkl->kl", E, H), rtol=1e-7, atol=1e-9)
+    if f in APPROXIMATE:  # its first gradient is no gradient, so its second one is not that one's derivative
+        return
+    step = 1e-5
+    numeric = (gradient(f, M + step * E) - gradient(f, M - step * E)) / (2 * step)
+    torch.testing.assert_close(torch.einsum("ijkl,kl->ij", H, E), numeric, rtol=1e-4, atol=1e-5)
+
+
+@each_function
+def test_compiles_in_one_graph(f):
+    M = spd(2)
+    torch.compiler.reset()
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(M), f(M), rtol=1e-9, atol=1e-11)
+    X = M.clone().requires_grad_()
+    loss_of(compiled)(X).backward()
+    torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.slow
+@each_function
+def test_compiles_with_inductor(f):
+    M = spd(2)
+    torch.compiler.reset()
+    compiled = torch.compile(lambda X: loss_of(f)(X), fullgraph=True)
+    X = M.clone().requires_grad_()
+    compiled(X).backward()
+    torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
+
+
+@each_function
+def test_autocast_changes_nothing(f):
+    M = spd(2).float()
+    expected, expected_gradient = f(M), gradient(f, M)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = f(M)
+        X = M.clone().requires_grad_()
+        loss = loss_of(f)(X)
+    loss.backward()
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(X.grad, expected_gradient, rtol=2e-3, atol=2e-3)
+
+
+def test_power_deflation_under_transforms():
+    def f(M: Tensor) -> Tensor:
+        w, V = sg.eigh(M, solver=sg.PowerDeflation(60, generator(1)))
+        return (V * w.unsqueeze(-2)) @ V.mH
+
+    M = spd()
+    expected = gradient(f, M)
+    torch.testing.assert_close(torch.func.grad(loss_of(f))(M), expected, rtol=1e-9, atol=1e-11)
+    batch = torch.func.vmap(f, randomness="same")(spd(3))
+    torch.testing.assert_close(batch, spd(3), rtol=1e-3, atol=1e-3)
