@@ -39,6 +39,12 @@ WEIGHT = random(4, 4, seed=7)
 each_function = pytest.mark.parametrize("f", PUBLIC.values(), ids=PUBLIC.keys())
 
 
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    yield
+    torch.compiler.reset()
+
+
 def spd(*batch: int, n: int = 4, seed: int = 0) -> Tensor:
     return random_covariance(n, *batch, seed=seed) + 0.3 * torch.diag(torch.arange(1.0, n + 1, dtype=torch.float64))
 
@@ -105,7 +111,6 @@ def test_hessian_and_double_backward(f):
 @each_function
 def test_compiles_in_one_graph(f):
     M = spd(2)
-    torch.compiler.reset()
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(M), f(M), rtol=1e-9, atol=1e-11)
     X = M.clone().requires_grad_()
@@ -117,7 +122,6 @@ def test_compiles_in_one_graph(f):
 @each_function
 def test_compiles_with_inductor(f):
     M = spd(2)
-    torch.compiler.reset()
     compiled = torch.compile(lambda X: loss_of(f)(X), fullgraph=True)
     X = M.clone().requires_grad_()
     compiled(X).backward()
@@ -136,6 +140,19 @@ def test_autocast_changes_nothing(f):
     assert out.dtype == torch.float32
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(X.grad, expected_gradient, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    "transform", [torch.func.grad, lambda f: lambda M: torch.func.jvp(f, (M,), (M,))[1]], ids=["grad", "jvp"]
+)
+def test_compiled_transforms_are_refused_or_right(transform):
+    """torch.compile ignores a Function's backward inside torch.func: an error in one graph, else eager code."""
+    M = spd()
+    derivative = transform(lambda M: sg.sqrtm(M).pow(3).sum())
+    with pytest.raises(Exception, match="torch.compile ignores"):
+        torch.compile(derivative, backend="aot_eager", fullgraph=True)(M)
+    torch.compiler.reset()
+    torch.testing.assert_close(torch.compile(derivative, backend="aot_eager")(M), derivative(M))
 
 
 def test_power_deflation_under_transforms():

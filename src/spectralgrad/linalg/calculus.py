@@ -30,6 +30,10 @@ class Potential(Protocol):
         """f(M) followed by the factors of M. ``tolerance`` as in `decompose`: None forbids looking at values."""
         ...
 
+    def unchecked(self) -> "Potential":
+        """The same for values that could not be looked at."""
+        ...
+
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         """D1(M)[E]."""
         ...
@@ -39,17 +43,39 @@ class Potential(Protocol):
         ...
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _inside_transform() -> bool:
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def call(function: type[Function], *args: Any) -> Any:
+    """``function.apply(*args)``, less the 60 us for which `apply` inspects the signature of ``forward``.
+
+    Outside torch.func's transforms all that `apply` does is that inspection and the call below.
+    """
+    if torch.compiler.is_compiling():
+        if _inside_transform():
+            raise NotImplementedError(
+                "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the function "
+                "and call backward(), or use the transform without torch.compile."
+            )
+        return function.apply(*args)
+    if torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return super(Function, function).apply(*args)  # type: ignore[misc]
+
+
 def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
     """f(M), differentiable twice, in both modes."""
     function = _Value if torch.compiler.is_compiling() else _ValueFunc
-    return function.apply(M, potential, tolerance)[0]  # type: ignore[no-any-return]
+    return call(function, M, potential, tolerance)[0]  # type: ignore[no-any-return]
 
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
     if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
         return potential.first(factors, E)
-    return _First.apply(potential, E, *factors)  # type: ignore[no-any-return]
+    return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
 
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
@@ -76,7 +102,8 @@ class _Value(Function):
 
     @staticmethod
     def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
-        return potential.value(M, tolerance)
+        # After a graph break this frame may be compiled on its own, with a tolerance from outside.
+        return potential.value(M, None if torch.compiler.is_compiling() else tolerance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -108,7 +135,7 @@ class _ValueFunc(_Value):
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: None) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        out = _ValueFunc.apply(M, potential, None)
+        out = _ValueFunc.apply(M, potential.unchecked(), None)
         return out, (0,) * len(out)
 
 

@@ -11,7 +11,7 @@ _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the so
 
 def spectral_radius(w: Tensor) -> Tensor:
     """max |w| (*B, 1) of ascending eigenvalues (*B, n)."""
-    return torch.maximum(w[..., :1].abs(), w[..., -1:].abs())
+    return torch.maximum(-w[..., :1], w[..., -1:])
 
 
 def zero_tolerance(w: Tensor) -> Tensor:

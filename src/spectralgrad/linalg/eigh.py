@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
 
-from .calculus import batched
+from .calculus import batched, call
 from .checks import as_given, as_matrix, asymmetry_tolerance, checking, is_transformed, require_hermitian
 from .power_eigh import power_eigh
 from .precision import hermitian_part, matmul, sandwich
@@ -69,7 +69,7 @@ def eigenpairs(
         return power_eigh(who, M, gradient, solver, tolerance)
     rule = LORENTZIAN if gradient is None else require_rule(who, gradient)
     function = _Eigh if torch.compiler.is_compiling() else _EighFunc
-    w, V = function.apply(M, rule, solver, who, tolerance)
+    w, V = call(function, M, rule, solver, who, tolerance)
     return w, V, None
 
 

@@ -1,7 +1,7 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -38,6 +38,9 @@ class Spectral:
         check_domain(self.who, self.scalar, w, tolerance)
         y = self.scalar.f(self.scalar.clamp(w)[0]) if w.numel() else w
         return matmul(V * y.unsqueeze(-2), V.mH), w, V
+
+    def unchecked(self) -> "Spectral":
+        return replace(self, scalar=replace(self.scalar, checked=False))
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         w, V = factors
@@ -100,7 +103,8 @@ def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver
         if not isinstance(gradient, PowerIteration | None):
             require_rule(who, gradient)
         return as_given(through_eigenpairs(who, X, scalar, gradient, solver, tolerance), M)
-    return as_given(evaluate(Spectral(who, scalar, require_solver(who, solver)), X, tolerance), M)
+    spectral = Spectral(who, replace(scalar, checked=tolerance is not None), require_solver(who, solver))
+    return as_given(evaluate(spectral, X, tolerance), M)
 
 
 def _root(who: str, scalar: Scalar) -> bool:
@@ -189,7 +193,7 @@ def powm(
             "spectral_map(M, lambda x: x**alpha)."
         )
     roots: dict[float, Scalar] = {0.5: Sqrt(floor), -0.5: InverseSqrt(floor)}
-    return apply("powm", M, roots.get(alpha) or Power(floor, float(alpha)), gradient, solver)
+    return apply("powm", M, roots.get(alpha) or Power(floor, alpha=float(alpha)), gradient, solver)
 
 
 def logm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUTO, floor: float | None = None) -> Tensor:

@@ -40,6 +40,13 @@ class _Polar(ABC):
     handle = 0
 
     @abstractmethod
+    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+        """Q and the factors."""
+
+    def unchecked(self) -> "_Polar":
+        return self
+
+    @abstractmethod
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         """X with H X + X H = E."""
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .calculus import batched
+from .calculus import batched, call
 from .domains import require_not_negative
 from .precision import hermitian_part, matmul
 from .rules import PowerIteration
@@ -32,7 +32,7 @@ def power_eigh(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (Rayleigh quotients) and eigenvectors, ascending, and which of them Alg. 1 kept (*B, n)."""
     function = _PowerEigh if torch.compiler.is_compiling() else _PowerEighFunc
-    w, V, kept = function.apply(M, rule, solver, who, tolerance)
+    w, V, kept = call(function, M, rule, solver, who, tolerance)
     return w, V, kept
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 _WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
-_FLAGS = {"cpu": torch.backends.mkldnn, "cuda": torch.backends.cuda}
+_BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
 _REDUCED = ("tf32", "bf16")
+_read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -18,15 +19,15 @@ def is_reduced(device_type: str) -> bool:
     """Whether a float32 product on this kind of device would now be taken in fewer bits than float32 has."""
     if torch.is_autocast_enabled(device_type):
         return True
-    backend = _FLAGS.get(device_type)
+    backend = _BACKEND.get(device_type)
     if backend is None:
         return False
-    precision = backend.matmul.fp32_precision
-    if precision == "none":  # not set for products: the backend's own setting rules, then the global one
-        precision = getattr(backend, "fp32_precision", "none")
-    if precision == "none":
-        precision = getattr(torch.backends, "fp32_precision", "none")
-    return precision in _REDUCED
+    # A setting of "none" defers to the next one: for products, for the backend, for all backends.
+    for level in ((backend, "matmul"), (backend, "all"), ("generic", "all")):
+        precision = _read_flag(*level)
+        if precision != "none":
+            return precision in _REDUCED
+    return False
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -39,7 +40,14 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     """
     wide = _WIDE.get(a.dtype)
     if wide is not None and is_reduced(a.device.type):
-        return torch.matmul(a.to(wide), b.to(wide)).to(a.dtype)
+        return _product(a.to(wide), b.to(wide)).to(a.dtype)
+    return _product(a, b)
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """torch.matmul, less the 7 us it takes to find out that two batches of one shape need no broadcasting."""
+    if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:
+        return torch.bmm(a, b)
     return torch.matmul(a, b)
 
 

@@ -70,6 +70,9 @@ class _Projector:
             _require_energy(self.cut, w)
         return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
 
+    def unchecked(self) -> "_Projector":
+        return self
+
     def _across(self, w: Tensor) -> tuple[Tensor, Tensor]:
         kept = self.cut.kept(w)
         row, column = kept.unsqueeze(-1), kept.unsqueeze(-2)

@@ -19,6 +19,7 @@ from torch import Tensor
 from spectralgrad.errors import NonFiniteError
 
 from .domains import require_not_negative, require_positive, zero_tolerance
+from .precision import matmul
 from .quadrature import second_differences
 
 _FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
@@ -30,9 +31,11 @@ class Scalar(ABC):
 
     Args:
         floor: eigenvalues below it are replaced by it and have derivative 0; None for no clamping.
+        checked: `require` has passed, so that there is nothing left to clamp at the border of the domain.
     """
 
     floor: float | None = None
+    checked: bool = False
 
     lowest_floor = -math.inf  # a floor must lie above it
 
@@ -57,7 +60,7 @@ class Scalar(ABC):
         """Eigenvalues up to the first number count as the second and get no derivative of their own; both (*B, 1)."""
         return None
 
-    near = 0.05  # eigenvalues closer than this, relative to `width`, are handled by quadrature in second differences
+    near = 0.02  # eigenvalues closer than this, relative to `width`, are handled by quadrature in second differences
 
     def width(self, x: Tensor) -> Tensor:
         """The distance over which f changes its character."""
@@ -95,7 +98,8 @@ class Scalar(ABC):
 
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         """sum_k f[l_i, l_k, l_j] (X_ik Y_kj + Y_ik X_kj) for Hermitian X and Y in the eigenbasis."""
-        P = torch.einsum("...ikj,...ik,...kj->...ij", second_differences(self, w).to(X.dtype), X, Y)
+        # (*B, i, k, j), summed by hand: einsum is a matrix product, and those may be in lower precision
+        P = (second_differences(self, w) * X.unsqueeze(-1) * Y.unsqueeze(-3)).sum(-2)
         return P + P.mH  # f[.,.,.] is symmetric and X, Y are Hermitian: the second term is the adjoint of the first
 
 
@@ -117,6 +121,9 @@ class _Positive(Scalar):
     """Not defined at zero. Where values cannot be looked at, eigenvalues are clamped to rounding size instead."""
 
     lowest_floor = 0.0
+
+    def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
+        return (w, None) if self.checked and self.floor is None else super().clamp(w)
 
     def require(self, who: str, w: Tensor) -> None:
         if self.floor is None:
@@ -150,7 +157,7 @@ class Sqrt(_NonNegative):
         if self.floor is not None:
             return super().contract(w, X, Y)
         F = self.loewner(w)
-        P = torch.matmul(F * X, F * Y)
+        P = matmul(F * X, F * Y)
         return -F * (P + P.mH)
 
 
@@ -163,7 +170,7 @@ class InverseSqrt(_Positive):
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = a.sqrt(), b.sqrt()
-        return -1 / (a * b) / (a + b)
+        return (a * b * (a + b)).reciprocal().neg()
 
     def curvature(self, x: Tensor) -> Tensor:
         return 0.75 * x.pow(-2.5)
@@ -176,7 +183,7 @@ class InverseSqrt(_Positive):
         T = row * column / (row + column)  # 1/(a + b) in terms of the inverses
         # (a + b + c)/(abc) = 1/(bc) + 1/(ac) + 1/(ab), with c the index summed over
         TX, TY = T * X, T * Y
-        P = (row + column) * torch.matmul(TX * column, TY) + row * column * torch.matmul(TX, TY)
+        P = (row + column) * matmul(TX * column, TY) + row * column * matmul(TX, TY)
         return T * (P + P.mH)
 
 
@@ -247,7 +254,7 @@ class Log(_Positive):
 class Exp(Scalar):
     """exp x: f[a, b] = exp(a) (1 - exp(-(a - b))) / (a - b) for a >= b."""
 
-    near = 0.25
+    near = 0.1
 
     def require(self, who: str, w: Tensor) -> None:
         largest = torch.finfo(w.dtype).max

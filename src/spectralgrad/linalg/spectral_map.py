@@ -20,7 +20,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 
-from .calculus import batched, refuse_third_derivative, second_derivative
+from .calculus import batched, call, refuse_third_derivative, second_derivative
 from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed
 from .eigh import AUTO, Gradient, eigenpairs, require_solver
 from .functions import AnySolver, Spectral
@@ -101,7 +101,7 @@ def spectral_map(
     if not callable(f):
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
     X, tolerance = as_matrix("spectral_map", M, square=True), asymmetry_tolerance(M)
-    user = _User(floor, f)
+    user = _User(floor, function=f)
     if isinstance(solver, PowerDeflation) or not (gradient is None or isinstance(gradient, Exact)):
         w, V, kept = eigenpairs("spectral_map", X, gradient, solver, tolerance)
         y = _call(user, w, tolerance)
@@ -109,11 +109,11 @@ def spectral_map(
         return as_given(matmul(V * y.unsqueeze(-2), V.mH), M)
     function = _Factors if torch.compiler.is_compiling() else _FactorsFunc
     spectral = Spectral("spectral_map", user, require_solver("spectral_map", solver))
-    w, V = function.apply(X, spectral.solver, tolerance)
+    w, V = call(function, X, spectral.solver, tolerance)
     y = _call(user, w, tolerance)
     loewner = user.loewner(w) if w.numel() and _has_tensors_of_its_own(y, w) else None
     mapped = _Mapped if torch.compiler.is_compiling() else _MappedFunc
-    return as_given(mapped.apply(spectral, w, V, y, loewner), M)
+    return as_given(call(mapped, spectral, w, V, y, loewner), M)
 
 
 def _call(user: _User, w: Tensor, tolerance: float | None) -> Tensor:
@@ -169,7 +169,7 @@ class _FactorsFunc(_Factors):
 def _first(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:
     if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
         return _first_value(spectral, E, w, V, loewner)
-    return _MappedFirst.apply(spectral, E, w, V, loewner)  # type: ignore[no-any-return]
+    return call(_MappedFirst, spectral, E, w, V, loewner)  # type: ignore[no-any-return]
 
 
 def _first_value(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:

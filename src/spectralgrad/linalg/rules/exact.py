@@ -8,7 +8,7 @@ from .base import Rule, bounded, gaps, tied
 
 @dataclass(frozen=True)
 class Exact(Rule):
-    """K = 1/gap, and 0 for pairs tied to rounding (|gap| <= n eps scale).
+    """K = 1/gap, and 0 for pairs tied to rounding (|gap| <= max(n, 16) eps scale).
 
     Exact for every loss that sees tied eigenvectors only through the space they span. On spectral functions it means the
     exact gradient by Loewner matrices, finite at every tie. See docs/rules/exact.md.

@@ -3,6 +3,7 @@
 `decompose` is the only way from a matrix to eigenpairs in this library, `decompose_svd` to singular ones.
 """
 
+import cmath
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
@@ -40,10 +41,13 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
-    H = hermitian_part(M)
     if tolerance is not None:
+        if torch.equal(M, M.mH):  # Hermitian to the last bit, as most are; NaN is not equal, and `_rescue` finds Inf
+            return _solve(who, M, solver.solve)  # type: ignore[return-value]
+        H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
+    H = hermitian_part(M)
     broken = _broken(H)
     w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
@@ -105,7 +109,7 @@ def _solve(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
         factors = solve(H)
         # Looking at the result makes the host wait: on the CPU only. A sum of finite eigenvalues may overflow: then
         # `_attempt` looks closer.
-        if H.device.type != "cpu" or bool(torch.isfinite(_total(factors))):
+        if H.device.type != "cpu" or cmath.isfinite(_total(factors).item()):
             return factors
     except LinAlgError:
         pass
@@ -136,6 +140,7 @@ def _with_jitter(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
 
 def _rescue(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
     """Retry the matrices that failed, and only those; square ones by LAPACK whatever the solver was."""
+    require_finite(who, H, "A" if solve is _svd else "M")
     m, n = H.shape[-2:]
     flat = H.reshape(-1, m, n)
     trusted = solve if solve is _svd else Lapack().solve

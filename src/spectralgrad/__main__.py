@@ -1,0 +1,5 @@
+import sys
+
+from spectralgrad.cli import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Measurements -> tables, figures and a page to look at."""

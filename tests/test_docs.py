@@ -1,0 +1,157 @@
+"""Every Python example in the documentation runs, every link leads somewhere, and the mathematics survives Markdown."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import spectralgrad as sg
+
+ROOT = Path(__file__).parent.parent
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+INDEX = ROOT / "docs" / "README.md"
+PAGES = [*DOCS, ROOT / "README.md"]
+
+SKIP = "<!-- no-run -->"
+MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+?\$", re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)\s]*\)")
+
+
+@dataclass(frozen=True)
+class Fence:
+    """A fenced block: its language, the line of its first line of code, the code, and whether it is to be run."""
+
+    language: str
+    line: int
+    code: str
+    runs: bool
+
+
+def fences(text: str) -> list[Fence]:
+    """All fenced blocks of a page. One that is never closed is an error: GitHub would swallow the rest of the page."""
+    found: list[Fence] = []
+    opened: tuple[str, int, bool] | None = None
+    code: list[str] = []
+    last = ""  # the last line that is not blank
+    for number, line in enumerate(text.splitlines(), 1):
+        stripped = line.strip()
+        if opened is None and stripped.startswith("```"):
+            opened, code = (stripped[3:].split(" ")[0], number + 1, last != SKIP), []
+        elif opened is not None and stripped == "```":
+            language, start, runs = opened
+            found.append(Fence(language, start, "\n".join(code) + "\n", runs))
+            opened = None
+        elif opened is not None:
+            code.append(line)
+        last = stripped or last
+    if opened is not None:
+        raise ValueError(f"the fence opened above line {opened[1]} is never closed")
+    return found
+
+
+def python(text: str) -> list[Fence]:
+    return [fence for fence in fences(text) if fence.language == "python" and fence.runs]
+
+
+def run(text: str, name: str) -> dict[str, Any]:
+    """Run a page's examples one after the other in one namespace. Tracebacks point at the page's own lines."""
+    namespace: dict[str, Any] = {"__name__": "__docs__"}
+    for fence in python(text):
+        exec(compile("\n" * (fence.line - 1) + fence.code, name, "exec"), namespace)
+    return namespace
+
+
+def prose(text: str) -> str:
+    """The page without its fenced blocks and inline code."""
+    return re.sub(r"`[^`\n]+`", "", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def ident(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python(page.read_text())], ids=ident)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # an example that writes a file writes it there
+    sg.reset_counts()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        run(page.read_text(), str(page))
+
+
+@pytest.mark.parametrize("page", [page for page in DOCS if page != INDEX], ids=ident)
+def test_page_has_an_example_and_stands_in_the_index(page: Path) -> None:
+    assert python(page.read_text())
+    assert str(page.relative_to(INDEX.parent)) in LINK.findall(INDEX.read_text())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = [target for target in LINK.findall(prose(page.read_text())) if "://" not in target]
+    missing = [target for target in targets if not (page.parent / target).exists()]
+    assert not missing
+
+
+# Markdown reads the text before the mathematics does. It takes a backslash before punctuation for its own, so that `\,`
+# arrives as `,`; an underscore after punctuation may open emphasis; and a bar ends a table's cell.
+MANGLED = {
+    "backslash before punctuation": re.compile(r"\\[^A-Za-z\s]"),
+    "underscore after punctuation": re.compile(r"(?<=[^\w\s])_"),
+    "star": re.compile(r"\*"),
+    "bar": re.compile(r"\|"),
+    "looks like a link": re.compile(r"\]\("),
+}
+
+
+def mangled(text: str) -> list[str]:
+    return [
+        f"{what}: {formula}"
+        for formula in MATH.findall(prose(text))
+        for what, pattern in MANGLED.items()
+        if pattern.search(formula)
+    ]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ident)
+def test_mathematics_survives_markdown(page: Path) -> None:
+    assert mangled(page.read_text()) == []
+    assert prose(page.read_text()).count("$") == sum(formula.count("$") for formula in MATH.findall(prose(page.read_text())))
+
+
+# Controls: the tests above must be able to fail.
+
+
+def page(*lines: str) -> str:
+    return "\n".join(lines)
+
+
+def test_fences_share_a_namespace_and_a_failing_one_fails() -> None:
+    shared = page("```python", "x = 1", "```", "text", "```python", "y = x + 1", "```")
+    assert run(shared, "shared")["y"] == 2
+    with pytest.raises(ZeroDivisionError) as caught:
+        run(page("text", "", "```python", "1 / 0", "```"), "failing")
+    assert caught.traceback[-1].lineno == 3  # the fourth line of the page
+
+
+def test_only_marked_fences_and_other_languages_are_skipped() -> None:
+    marked = page(SKIP, "", "```python", "1 / 0", "```")
+    assert len(fences(marked)) == 1
+    assert not python(marked)
+    assert [fence.language for fence in fences(page("```bash", "exit 1", "```"))] == ["bash"]
+    assert not python(page("```bash", "exit 1", "```"))
+    after = page(SKIP, "```python", "1 / 0", "```", "```python", "x = 1", "```")
+    assert [fence.code for fence in python(after)] == ["x = 1\n"]
+
+
+def test_an_open_fence_is_an_error() -> None:
+    with pytest.raises(ValueError, match="never closed"):
+        fences(page("```python", "x = 1"))
+
+
+@pytest.mark.parametrize("formula", [r"$a\,b$", r"$\hat{K}_{ij}$", "$a * b$", r"$\|x\|$", "$$f[a](b)$$"])
+def test_mangled_mathematics_is_found(formula: str) -> None:
+    assert mangled(f"text {formula} text")
+    assert not mangled(r"text $\hat K_{ij} \le \lVert x \rVert_F$ and `$a\,b$`")
