@@ -18,7 +18,9 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
+
+from .checks import under_vmap
 
 
 class Potential(Protocol):
@@ -56,8 +58,8 @@ def call(function: type[Function], *args: Any) -> Any:
     if torch.compiler.is_compiling():
         if _inside_transform():
             raise NotImplementedError(
-                "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the function "
-                "and call backward(), or use the transform without torch.compile."
+                "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
+                "function and call backward(), or use the transform without torch.compile."
             )
         return function.apply(*args)
     if torch._C._are_functorch_transforms_active():
@@ -73,7 +75,7 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
-    if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
+    if torch.compiler.is_compiling() or not _differentiated_again():  # there is no compiled double backward
         return potential.first(factors, E)
     return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
 
@@ -89,6 +91,11 @@ def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
         x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(tensors, dims, strict=True)
     ]
+
+
+def _differentiated_again() -> bool:
+    """Whether somebody may differentiate what a backward computes now: create_graph, forward mode, torch.func."""
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
 def refuse_third_derivative() -> NoReturn:
@@ -133,9 +140,10 @@ class _ValueFunc(_Value):
         )
 
     @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: None) -> tuple[Any, Any]:
+    def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        out = _ValueFunc.apply(M, potential.unchecked(), None)
+        tolerance = under_vmap(tolerance)
+        out = _ValueFunc.apply(M, potential.unchecked() if tolerance is None else potential, tolerance)
         return out, (0,) * len(out)
 
 

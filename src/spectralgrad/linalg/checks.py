@@ -1,5 +1,6 @@
 """The public door: what a matrix must be, and when looking at its values is allowed."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -20,9 +21,9 @@ _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 def checks(enabled: bool) -> Iterator[None]:
     """Turn the value checks (finite, Hermitian, positive) on or off inside the block.
 
-    By default they run on the CPU and not where they would make the host wait (CUDA) or cannot run (vmap, compile).
-    There a matrix with NaN gives NaN and is counted. ``checks(True)`` turns that into the error, at the price of a
-    synchronisation; ``checks(False)`` trusts the input on the CPU too.
+    By default they run on the CPU and not where they would make the host wait (CUDA) or where one bad matrix would stop
+    the others (vmap). There a matrix with NaN gives NaN and is counted. ``checks(True)`` turns that into the error, at the
+    price of a synchronisation; ``checks(False)`` trusts the input on the CPU too. Compiled code never checks.
 
     >>> import spectralgrad as sg
     >>> with sg.checks(False):
@@ -47,6 +48,21 @@ def checking(x: Tensor) -> bool:
         return False
     forced = _forced.get()
     return x.device.type == "cpu" if forced is None else forced
+
+
+def is_forced() -> bool:
+    """Whether the block is inside ``checks(True)``."""
+    return _forced.get() is True
+
+
+def under_vmap(tolerance: float | None) -> float | None:
+    """The tolerance that holds inside vmap: none, unless checks are forced. For vmap rules, which see the real values."""
+    return tolerance if is_forced() else None
+
+
+def is_number(x: object) -> bool:
+    """A finite int or float, and not a bool."""
+    return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
 
 
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError
 
-from .checks import as_given, as_matrix
+from .checks import as_given, as_matrix, is_number
 from .precision import hermitian_part, matmul
 
 __all__ = ["Moments", "covariance", "merge_moments", "moments"]
@@ -43,7 +43,11 @@ def moments(X: Tensor, *, group_size: int | None = None) -> Moments:
     >>> moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
     tensor([2., 2.])
     """
-    X = _grouped("moments", as_matrix("moments", X, square=False, name="X"), group_size)
+    return _moments("moments", X, group_size)
+
+
+def _moments(who: str, X: Tensor, group_size: int | None) -> Moments:
+    X = _grouped(who, as_matrix(who, X, square=False, name="X"), group_size)
     n = X.shape[-1]
     mean = X.sum(-1) / max(n, 1)
     centred = X - mean.unsqueeze(-1)
@@ -62,8 +66,8 @@ def merge_moments(parts: Sequence[Moments]) -> Moments:
     >>> merge_moments([a, b]).covariance(correction=1.0)
     tensor([[4.]])
     """
-    if len(parts) == 0:
-        raise OptionError("`merge_moments`: parts must hold at least one Moments, got none.")
+    if len(parts) == 0 or not all(isinstance(part, Moments) for part in parts):
+        raise OptionError(f"`merge_moments`: parts must be at least one Moments, got {list(parts)!r}.")
     shapes = {tuple(part.scatter.shape) for part in parts}
     if len(shapes) > 1:
         raise ShapeError(f"`merge_moments`: all parts must have the same shape, got {sorted(shapes)}.")
@@ -99,19 +103,21 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
     tensor([[1., 0.],
             [0., 0.]])
     """
-    if not eps >= 0:
-        raise OptionError(f"`covariance`: eps must be >= 0, got {eps!r}.")
+    if not (is_number(eps) and eps >= 0):
+        raise OptionError(f"`covariance`: eps must be a finite number >= 0, got {eps!r}.")
+    if not is_number(correction):
+        raise OptionError(f"`covariance`: correction must be a finite number, got {correction!r}.")
     n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
     if n <= correction:
         raise ShapeError(f"`covariance`: `X` must have more than {correction} samples in its last dimension, got {n}.")
-    return as_given(moments(X, group_size=group_size).covariance(correction=correction, eps=eps), X)
+    return as_given(_moments("covariance", X, group_size).covariance(correction=correction, eps=eps), X)
 
 
 def _grouped(who: str, X: Tensor, group_size: int | None) -> Tensor:
     if group_size is None:
         return X
     channels = X.shape[-2]
-    if not isinstance(group_size, int) or group_size < 1 or channels % group_size:
+    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1 or channels % group_size:
         raise OptionError(
             f"`{who}`: group_size must be a whole number that divides the {channels} channels, got {group_size!r}."
         )

@@ -9,7 +9,7 @@ from torch.autograd import Function
 from spectralgrad.errors import OptionError
 
 from .calculus import batched, call
-from .checks import as_given, as_matrix, asymmetry_tolerance, checking, is_transformed, require_hermitian
+from .checks import as_given, as_matrix, asymmetry_tolerance, checking, is_transformed, require_hermitian, under_vmap
 from .power_eigh import power_eigh
 from .precision import hermitian_part, matmul, sandwich
 from .rules import Lorentzian, PowerIteration, Rule
@@ -82,12 +82,12 @@ def require_solver(who: str, solver: object) -> Solver:
     )
 
 
-def require_rule(who: str, gradient: object) -> Rule:
+def require_rule(who: str, gradient: object, power_iteration: bool = True) -> Rule:
     if isinstance(gradient, Rule):
         return gradient
+    last = "Analytic() or PowerIteration(19)" if power_iteration else "Analytic()"
     raise OptionError(
-        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), Analytic() or "
-        f"PowerIteration(19), got {gradient!r}."
+        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), {last}, got {gradient!r}."
     )
 
 
@@ -134,6 +134,6 @@ class _EighFunc(_Eigh):
         return _pushforward(ctx.rule, w, V, tangent)
 
     @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, rule: Rule, solver: Solver, who: str, _: Any) -> tuple[Any, Any]:
+    def vmap(info: Any, dims: Any, M: Tensor, rule: Rule, solver: Solver, who: str, tolerance: Any) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        return _EighFunc.apply(M, rule, solver, who, None), (0, 0)
+        return _EighFunc.apply(M, rule, solver, who, under_vmap(tolerance)), (0, 0)

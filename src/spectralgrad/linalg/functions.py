@@ -1,6 +1,5 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed
+from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
 from .counters import count_on_device
 from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
 from .newton import NewtonSchulz, newton_root
@@ -88,10 +87,7 @@ def through_eigenpairs(
 def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: AnySolver | NewtonSchulz) -> Tensor:
     """The common body of the public functions below."""
     X, tolerance = as_matrix(who, M, square=True), asymmetry_tolerance(M)
-    if scalar.floor is not None and not scalar.lowest_floor < scalar.floor < math.inf:
-        raise OptionError(
-            f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {scalar.floor!r}."
-        )
+    require_floor(who, scalar)
     if isinstance(solver, NewtonSchulz):
         if scalar.floor is not None or gradient is not None:
             raise OptionError(
@@ -105,6 +101,14 @@ def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver
         return as_given(through_eigenpairs(who, X, scalar, gradient, solver, tolerance), M)
     spectral = Spectral(who, replace(scalar, checked=tolerance is not None), require_solver(who, solver))
     return as_given(evaluate(spectral, X, tolerance), M)
+
+
+def require_floor(who: str, scalar: Scalar) -> None:
+    """Raise unless the floor is None or a number that the function can be clamped to."""
+    if scalar.floor is not None and not (is_number(scalar.floor) and scalar.floor > scalar.lowest_floor):
+        raise OptionError(
+            f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {scalar.floor!r}."
+        )
 
 
 def _root(who: str, scalar: Scalar) -> bool:
@@ -187,7 +191,7 @@ def powm(
     tensor([[8., 0.],
             [0., 8.]])
     """
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+    if not is_number(alpha):
         raise OptionError(
             f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
             "spectral_map(M, lambda x: x**alpha)."

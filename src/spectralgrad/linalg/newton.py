@@ -18,14 +18,14 @@ from torch import Tensor
 from spectralgrad.errors import DefinitenessError, OptionError
 
 from .calculus import evaluate
-from .checks import require_hermitian
+from .checks import is_number, is_transformed, require_hermitian
 from .ops import opaque
 from .precision import hermitian_part, matmul
 
 __all__ = ["NewtonSchulz"]
 
-_SHIFT = 4  # times eps |M|_F on the diagonal: eigenvalues that rounding made negative would grow without bound
 _QUADRATIC = 6  # steps from 0.1 to working accuracy once the convergence is quadratic, with one to spare
+_GROWTH = 1.001  # a residual that grows by more than rounding: the next step would only make it worse
 _UNCONVERGED = 0.1  # a residual above this means that a direction was not reached at all
 
 
@@ -53,9 +53,9 @@ class NewtonSchulz:
     def __post_init__(self) -> None:
         if self.tol is not None and self.steps is not None:
             raise OptionError("`NewtonSchulz`: pass tol= or steps=, not both.")
-        if self.tol is not None and not 0 < self.tol < 1:
+        if self.tol is not None and not (is_number(self.tol) and 0 < self.tol < 1):
             raise OptionError(f"`NewtonSchulz`: tol must lie in (0, 1), got {self.tol!r}.")
-        if self.steps is not None and (not isinstance(self.steps, int) or self.steps < 1):
+        if self.steps is not None and (isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1):
             raise OptionError(f"`NewtonSchulz`: steps must be a whole number >= 1, got {self.steps!r}.")
 
     def tolerance(self, x: Tensor) -> float:
@@ -65,7 +65,7 @@ class NewtonSchulz:
 
 def max_steps(x: Tensor, growth: float) -> int:
     """Steps after which a direction of rounding size has reached 1, at ``growth`` a step, and converged."""
-    return math.ceil(math.log(1 / (_SHIFT * float(torch.finfo(x.dtype).eps))) / math.log(growth)) + _QUADRATIC
+    return math.ceil(math.log(1 / float(torch.finfo(x.dtype).eps)) / math.log(growth)) + _QUADRATIC
 
 
 class Progress:
@@ -81,10 +81,11 @@ class Progress:
     def go_on(self, residual: Tensor) -> Tensor:
         """The mask (*B, 1, 1) of matrices still improving, for residual matrices (*B, n, n)."""
         error = torch.linalg.matrix_norm(residual) / self.size
-        # Done; or at the limit of rounding, where quadratic convergence stalls; or growing, which only a negative does.
+        # Done; or growing, as only a negative eigenvalue makes it, be it rounding's; or at the limit of rounding.
         # A residual e becomes at most e/2 if e <= 0.56, so below 0.5 in norm a smaller gain is rounding (docs/newton.md).
         stalled = (self.previous * self.size < 0.5) & (error > self.previous / 2)
-        self.active = self.active & (error > self.tolerance) & ~stalled & (error < 1.5)
+        growing = error > _GROWTH * self.previous
+        self.active = self.active & (error > self.tolerance) & ~stalled & ~growing
         self.previous = torch.where(self.active, error, torch.minimum(error, self.previous))
         return self.active[..., None, None]
 
@@ -142,7 +143,7 @@ def _coupled_fake(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 def _coupled(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """A^(1/2) and A^(-1/2) of matrices (*B, n, n) of norm 1."""
     identity = _identity_like(A)
-    Y, Z = A + _SHIFT * float(torch.finfo(A.dtype).eps) * identity, identity
+    Y, Z = A, identity
     progress = Progress(A, tolerance)
     for _ in range(max_steps(A, 2.25)):
         ZY = matmul(Z, Y)
@@ -151,7 +152,7 @@ def _coupled(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
             break
         Y_next, Z_next = _step(Y, Z, ZY)
         Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
-    return Y, Z.contiguous()
+    return Y.clone(memory_format=torch.contiguous_format), Z.clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)
@@ -182,10 +183,10 @@ class _Root:
         """Raise unless the result is a root: negative eigenvalues have none, and singular matrices no inverse one."""
         if self.inverse:
             error = torch.linalg.matrix_norm(matmul(Z, matmul(A, Z)) - _identity_like(A))
-            limit = _UNCONVERGED
+            limit = max(_UNCONVERGED, 2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5)
         else:
             error = torch.linalg.matrix_norm(matmul(Y, Y) - A)
-            limit = max(10 * self.solver.tolerance(A), float(torch.finfo(A.dtype).eps) ** 0.5)
+            limit = max(2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5, float(torch.finfo(A.dtype).eps) ** 0.5)
         failed = ~(error <= limit)
         if bool(failed.any()):
             kind = "positive definite" if self.inverse else "positive semi-definite"
@@ -223,6 +224,8 @@ def newton_root(who: str, M: Tensor, inverse: bool, solver: NewtonSchulz, tolera
     if solver.steps is None:
         return evaluate(_Root(who, inverse, solver), M, tolerance)
     H = hermitian_part(M)
+    if tolerance is not None and M.numel() and not is_transformed(M):
+        require_hermitian(who, M.detach(), H.detach(), tolerance)
     trace = H.diagonal(dim1=-2, dim2=-1).real.sum(-1)[..., None, None]
     trace = torch.where(trace > 0, trace, 1)
     Y, Z = H / trace, _identity_like(H)

@@ -22,9 +22,9 @@ from torch import Tensor
 from spectralgrad.errors import DefinitenessError, OptionError
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, checking, require_finite
-from .eigh import AUTO
-from .newton import NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
+from .checks import as_given, as_matrix, checking, is_transformed, require_finite
+from .eigh import AUTO, require_rule
+from .newton import _UNCONVERGED, NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
 from .ops import opaque
 from .precision import hermitian_part, matmul
 from .rules import Exact, Rule
@@ -117,9 +117,10 @@ class _ByNewton(_Polar):
         if tolerance is not None:
             require_finite("polar", A, "A")
         Q, residual = newton_polar(A, self.solver.tolerance(A))
-        if tolerance is not None and bool((residual > 0.1).any()):
+        failed = residual > max(_UNCONVERGED, 2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5)
+        if tolerance is not None and bool(failed.any()):
             raise DefinitenessError(
-                f"`polar`: Newton-Schulz needs `A` of full rank, but {int((residual > 0.1).sum())} of {residual.numel()} "
+                f"`polar`: Newton-Schulz needs `A` of full rank, but {int(failed.sum())} of {residual.numel()} "
                 f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
             )
         return Q, Q.clone(), hermitian_part(matmul(Q.mH, A))
@@ -178,12 +179,16 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
         if gradient is not None:
             raise OptionError("`polar`: NewtonSchulz brings its own gradient; leave out gradient=, or take another solver.")
         if solver.steps is not None:
-            Q = X / _norm(X)
+            if checking(A) and not is_transformed(A):
+                require_finite("polar", A.detach(), "A")
+            Q = X / _norm(X) if X.numel() else X
             for _ in range(solver.steps):
                 Q = 1.5 * Q - 0.5 * matmul(Q, matmul(Q.mH, Q))
             return as_given(Q, A)
         return as_given(evaluate(_ByNewton(solver), X, 0.0 if checking(A) else None), A)
     require_svd_solver("polar", solver)
+    if gradient is not None:
+        require_rule("polar", gradient, power_iteration=False)
     if gradient is None or isinstance(gradient, Exact):
         return as_given(evaluate(_BySVD(), X, 0.0 if checking(A) else None), A)
     U, _, Vh = svd(X, gradient=gradient, solver=solver)

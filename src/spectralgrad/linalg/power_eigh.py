@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from .calculus import batched, call
+from .checks import under_vmap
 from .domains import require_not_negative
 from .precision import hermitian_part, matmul
 from .rules import PowerIteration
@@ -113,9 +114,11 @@ class _PowerEighFunc(_PowerEigh):
         return *_pushforward(ctx.rule, w, V, kept, tangent), None
 
     @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, rule: PowerIteration, solver: Solver, who: str, _: Any) -> tuple[Any, Any]:
+    def vmap(
+        info: Any, dims: Any, M: Tensor, rule: PowerIteration, solver: Solver, who: str, tolerance: Any
+    ) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        return _PowerEighFunc.apply(M, rule, solver, who, None), (0, 0, 0)
+        return _PowerEighFunc.apply(M, rule, solver, who, under_vmap(tolerance)), (0, 0, 0)
 
 
 def _deflated(rule: PowerIteration, w: Tensor, V: Tensor) -> list[Tensor]:

@@ -17,6 +17,8 @@ _read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def is_reduced(device_type: str) -> bool:
     """Whether a float32 product on this kind of device would now be taken in fewer bits than float32 has."""
+    if device_type == "meta":
+        return False
     if torch.is_autocast_enabled(device_type):
         return True
     backend = _BACKEND.get(device_type)

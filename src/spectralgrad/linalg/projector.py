@@ -16,7 +16,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, asymmetry_tolerance
+from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
 from .domains import require_not_negative
 from .eigh import AUTO, LORENTZIAN, Gradient, eigenpairs, require_rule, require_solver
 from .precision import hermitian_part, matmul, sandwich
@@ -139,11 +139,13 @@ def projector(
         raise OptionError(f"`projector`: pass either rank= or energy=, got rank={rank!r} and energy={energy!r}.")
     if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= n):
         raise OptionError(f"`projector`: rank must be a whole number from 1 to {n}, the size of `M`, got {rank!r}.")
-    if energy is not None and not 0 < energy <= 1:
+    if energy is not None and not (is_number(energy) and 0 < energy <= 1):
         raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")
     cut = Cut(rank, energy)
     if isinstance(solver, PowerDeflation) or isinstance(gradient, PowerIteration):
         w, V, kept = eigenpairs("projector", X, gradient, solver, tolerance)
+        if tolerance is not None and not is_transformed(w):
+            _require_energy(cut, w.detach())
         mask = cut.kept(w) if kept is None else cut.kept(w) & kept
         return as_given(matmul(V * mask.unsqueeze(-2), V.mH), M)
     rule = LORENTZIAN if gradient is None else require_rule("projector", gradient)

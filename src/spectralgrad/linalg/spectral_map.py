@@ -21,9 +21,9 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 
 from .calculus import batched, call, refuse_third_derivative, second_derivative
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed
+from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed, under_vmap
 from .eigh import AUTO, Gradient, eigenpairs, require_solver
-from .functions import AnySolver, Spectral
+from .functions import AnySolver, Spectral, require_floor
 from .precision import hermitian_part, matmul, sandwich
 from .quadrature import GAUSS
 from .rules import Exact
@@ -102,6 +102,7 @@ def spectral_map(
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
     X, tolerance = as_matrix("spectral_map", M, square=True), asymmetry_tolerance(M)
     user = _User(floor, function=f)
+    require_floor("spectral_map", user)
     if isinstance(solver, PowerDeflation) or not (gradient is None or isinstance(gradient, Exact)):
         w, V, kept = eigenpairs("spectral_map", X, gradient, solver, tolerance)
         y = _call(user, w, tolerance)
@@ -118,6 +119,11 @@ def spectral_map(
 
 def _call(user: _User, w: Tensor, tolerance: float | None) -> Tensor:
     y = user.f(user.clamp(w)[0])
+    if not isinstance(y, Tensor) or not y.is_floating_point():
+        raise OptionError(
+            "`spectral_map`: f must return a real floating-point tensor, got "
+            f"{y.dtype if isinstance(y, Tensor) else type(y).__name__}. Use torch operations in f."
+        )
     if y.shape != w.shape:
         raise ShapeError(
             f"`spectral_map`: f must act on each number alone, but turned shape {tuple(w.shape)} into {tuple(y.shape)}."
@@ -161,9 +167,9 @@ class _FactorsFunc(_Factors):
         return None, tangent.clone()
 
     @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, solver: Solver, _: Any) -> tuple[Any, Any]:
+    def vmap(info: Any, dims: Any, M: Tensor, solver: Solver, tolerance: Any) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        return _FactorsFunc.apply(M, solver, None), (0, 0)
+        return _FactorsFunc.apply(M, solver, under_vmap(tolerance)), (0, 0)
 
 
 def _first(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:

@@ -1,14 +1,15 @@
 """Reduced singular value decomposition with a chosen gradient rule.
 
-For A = U diag(s) V^H, P = U^H dA V and K_ij ~ 1/(s_j^2 - s_i^2),
+For A = U diag(s) V^H and P = U^H dA V, with H = (P + P^H)/2 and W = (P - P^H)/2,
 
     ds = Re diag(P)
-    dU = U (K * (P S + S P^H) + i Im diag(P)/(2s)) + (I - U U^H) dA V S^-1
-    dV = V (K * (S P + P^H S) - i Im diag(P)/(2s)) + (I - V V^H) dA^H U S^-1.
+    dU = U (D * H + F * W) + (I - U U^H) dA V S^-1
+    dV = V (D * H - F * W) + (I - V V^H) dA^H U S^-1,      D_ij ~ 1/(s_j - s_i),  F_ij ~ 1/(s_i + s_j).
 
-The terms in 1/s are of the same kind as K: the null space has the singular value 0, and 1/s = s/(s^2 - 0^2). So the rule
-is asked once for the spectrum (s^2, 0), scaled to largest value 1, and bounds both. The phase of a pair of singular
-vectors is free in the complex case; the loss must not depend on it. Backward is the adjoint. See docs/svd.md.
+Only D knows gaps. The rule is asked for the spectrum (s^2, 0), scaled to largest value 1: D = K (s_i + s_j), and
+1/s = s/(s^2 - 0), since the null space has the singular value 0; F follows from 1/s. So one rule bounds all three. In the
+complex case the diagonal of W turns the phases of a pair of singular vectors against each other; their common phase is
+free, and the loss must not depend on it. Backward is the adjoint. See docs/svd.md.
 """
 
 from typing import Any
@@ -20,10 +21,11 @@ from torch.autograd import Function
 from spectralgrad.errors import OptionError
 
 from .calculus import batched, call
-from .checks import as_given, as_matrix, checking
+from .checks import as_given, as_matrix, checking, is_forced
 from .eigh import AUTO, LORENTZIAN, require_rule
 from .precision import matmul
 from .rules import Rule
+from .rules.base import bounded
 from .solvers import SVD, Auto, Lapack, Solver, decompose_svd
 
 __all__ = ["svd"]
@@ -51,7 +53,7 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> tu
     """
     X = as_matrix("svd", A, square=False, name="A")
     require_svd_solver("svd", solver)
-    rule = LORENTZIAN if gradient is None else require_rule("svd", gradient)
+    rule = LORENTZIAN if gradient is None else require_rule("svd", gradient, power_iteration=False)
     function = _Svd if torch.compiler.is_compiling() else _SvdFunc
     U, S, Vh = call(function, X, rule, checking(A))
     return as_given(U, A), as_given(S, A), as_given(Vh, A)
@@ -62,17 +64,24 @@ def require_svd_solver(who: str, solver: object) -> None:
         raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {solver!r}.")
 
 
-def _coefficients(rule: Rule, S: Tensor) -> tuple[Tensor, Tensor]:
-    """K (*B, k, k) ~ 1/(s_j^2 - s_i^2) and the inverse (*B, k) ~ 1/s, both bounded by the rule."""
+def _coefficients(rule: Rule, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """D (*B, k, k) ~ 1/(s_j - s_i), F (*B, k, k) ~ 1/(s_i + s_j) and (*B, k) ~ 1/s, all bounded by the rule."""
     if S.shape[-1] == 0:
-        return S.new_zeros(*S.shape, 0), S
+        empty = S.new_zeros(*S.shape, 0)
+        return empty, empty, S
     size = S.detach()[..., :1]
     size = torch.where(size > 0, size, 1)
     s = S / size
     K = rule.coefficients(torch.nn.functional.pad(s * s, (0, 1)))
-    largest = torch.finfo(S.dtype).max
     inverse = s * K[..., -1, :-1] / size
-    return (K[..., :-1, :-1] / size.unsqueeze(-1) / size.unsqueeze(-1)).clamp(-largest, largest), inverse
+    row, column = s.unsqueeze(-1), s.unsqueeze(-2)
+    D = K[..., :-1, :-1] * (row + column) / size.unsqueeze(-1)
+    # 1/(a + b) = (1/a) / (1 + b/a) for a >= b, so that 1/a is the bounded one
+    row_leads = row >= column
+    larger = torch.where(row_leads, row, column)
+    ratio = torch.where(row_leads, column, row) / torch.where(larger > 0, larger, 1)
+    F = torch.where(row_leads, inverse.unsqueeze(-1), inverse.unsqueeze(-2)) / (1 + ratio)
+    return bounded(D), bounded(F), bounded(inverse)
 
 
 def _outside(U: Tensor, X: Tensor) -> Tensor:
@@ -80,28 +89,23 @@ def _outside(U: Tensor, X: Tensor) -> Tensor:
     return X - matmul(U, matmul(U.mH, X))
 
 
-def _imaginary_diagonal(X: Tensor) -> Tensor:
-    """i Im diag(X), (*B, k)."""
-    diagonal = X.diagonal(dim1=-2, dim2=-1)
-    return torch.complex(torch.zeros_like(diagonal.real), diagonal.imag)
+def _parts(D: Tensor, F: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
+    """The Hermitian part of D * X and the skew part of F * X: the adjoints of P -> D * H and P -> F * W."""
+    DX, FX = D * X, F * X
+    return (DX + DX.mH) / 2, (FX - FX.mH) / 2
 
 
 def _pushforward(rule: Rule, U: Tensor, S: Tensor, Vh: Tensor, dA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     V = Vh.mH
     dAV = matmul(dA, V)  # (*B, m, k)
-    dAU = matmul(dA.mH, U)  # (*B, n, k)
     P = matmul(U.mH, dAV)
-    K, inverse = _coefficients(rule, S)
-    row, column = S.unsqueeze(-1), S.unsqueeze(-2)
-    dU = matmul(U, K * (P * column + row * P.mH))
-    dV = matmul(V, K * (row * P + P.mH * column))
-    if P.is_complex():
-        phase = (_imaginary_diagonal(P) * inverse / 2).unsqueeze(-2)
-        dU, dV = dU + U * phase, dV - V * phase
+    D, F, inverse = _coefficients(rule, S)
+    hermitian, skew = D * (P + P.mH) / 2, F * (P - P.mH) / 2
+    dU, dV = matmul(U, hermitian + skew), matmul(V, hermitian - skew)
     if U.shape[-2] > U.shape[-1]:
         dU = dU + _outside(U, dAV) * inverse.unsqueeze(-2)
     if V.shape[-2] > V.shape[-1]:
-        dV = dV + _outside(V, dAU) * inverse.unsqueeze(-2)
+        dV = dV + _outside(V, matmul(dA.mH, U)) * inverse.unsqueeze(-2)
     return dU, P.diagonal(dim1=-2, dim2=-1).real, dV.mH
 
 
@@ -111,30 +115,21 @@ def _pullback(
     if gU is None and gS is None and gVh is None:
         return None
     V = Vh.mH
-    K, inverse = _coefficients(rule, S)
-    row, column = S.unsqueeze(-1), S.unsqueeze(-2)
-    inner = torch.zeros_like(matmul(U.mH, U))
+    D, F, inverse = _coefficients(rule, S)
+    inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
     result = None
     if gU is not None:
-        X = matmul(U.mH, gU)
-        KX = K * X
-        inner = inner + (KX + KX.mH) * column  # the adjoint of P -> K * (P S + S P^H)
-        if X.is_complex():
-            inner = inner + torch.diag_embed(_imaginary_diagonal(X) * inverse / 2)
+        hermitian, skew = _parts(D, F, matmul(U.mH, gU))
+        inner = inner + hermitian + skew
         if U.shape[-2] > U.shape[-1]:
             result = matmul(_outside(U, gU) * inverse.unsqueeze(-2), Vh)
     if gVh is not None:
         gV = gVh.mH
-        Y = matmul(V.mH, gV)
-        KY = K * Y
-        inner = inner + row * (KY + KY.mH)
-        if Y.is_complex():
-            inner = inner - torch.diag_embed(_imaginary_diagonal(Y) * inverse / 2)
+        hermitian, skew = _parts(D, F, matmul(V.mH, gV))
+        inner = inner + hermitian - skew
         if V.shape[-2] > V.shape[-1]:
             outer = matmul(U, (_outside(V, gV) * inverse.unsqueeze(-2)).mH)
             result = outer if result is None else result + outer
-    if gS is not None:
-        inner = inner + torch.diag_embed(gS).to(inner.dtype)
     core = matmul(matmul(U, inner), Vh)
     return core if result is None else core + result
 
@@ -166,4 +161,4 @@ class _SvdFunc(_Svd):
     @staticmethod
     def vmap(info: Any, dims: Any, A: Tensor, rule: Rule, check: bool) -> tuple[Any, Any]:
         (A,) = batched(info, dims[:1], (A,))
-        return _SvdFunc.apply(A, rule, False), (0, 0, 0)
+        return _SvdFunc.apply(A, rule, check and is_forced()), (0, 0, 0)

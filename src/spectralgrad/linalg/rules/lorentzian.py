@@ -37,7 +37,7 @@ class Lorentzian(Rule):
         rtol = _DEFAULT_RTOL[eigenvalues.dtype] if self.rtol is None else self.rtol
         size = scale(eigenvalues)
         size = torch.where(size > 0, size, 1)
-        gap = gaps(eigenvalues) / size  # relative: its square neither overflows nor vanishes before w^2 does
+        gap = gaps(eigenvalues / size)  # relative: neither it nor its square overflows, nor vanishes before w^2 does
         # A zero gap is replaced before the division, or second derivatives at it are those of 0/0.
         zero = gap == 0
         gap = torch.where(zero, 1, gap)

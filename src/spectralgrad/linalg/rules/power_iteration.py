@@ -34,7 +34,11 @@ class PowerIteration:
 
     def __post_init__(self) -> None:
         who = "`PowerIteration`"
-        if not isinstance(self.steps, int) or self.steps < 1:
+        for name in ("min_eigenvalue", "max_rayleigh_error", "max_energy"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+                raise OptionError(f"{who}: {name} must be a number or None, got {value!r}.")
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise OptionError(f"{who}: steps must be a whole number >= 1, got {self.steps!r}.")
         if self.min_eigenvalue is not None and not self.min_eigenvalue >= 0:
             raise OptionError(f"{who}: min_eigenvalue must be >= 0 or None, got {self.min_eigenvalue!r}.")

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 
@@ -15,3 +16,9 @@ class Solver(ABC):
     @abstractmethod
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Decompose; ``H`` is finite and Hermitian, with n >= 1 and at least one matrix."""
+
+
+def binary_scale(H: Tensor) -> Tensor:
+    """A power of two (*B, 1, 1) near the largest entry: dividing by it is exact, and squares are safe after it."""
+    largest = H.abs().amax((-2, -1), keepdim=True)
+    return torch.exp2(torch.frexp(largest).exponent.to(largest.dtype) - 1)

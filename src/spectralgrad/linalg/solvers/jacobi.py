@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spectralgrad.errors import LinAlgError, OptionError
 
-from .base import Solver
+from .base import Solver, binary_scale
 
 _DEVICE_SWEEPS = 10  # enough for float32 and float64 up to n = 512; fixed, so that the host never waits
 
@@ -40,9 +40,8 @@ class Jacobi(Solver):
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         n = H.shape[-1]
-        # A power of two near the norm: scaling by it is exact, and squares neither overflow nor underflow after it.
-        scale = torch.exp2(torch.frexp(H.abs().amax((-2, -1), keepdim=True)).exponent.to(H.real.dtype) - 1)
-        A = H / torch.where(scale > 0, scale, 1)
+        scale = binary_scale(H)
+        A = H / scale
         V = torch.eye(n, dtype=H.dtype, device=H.device).expand_as(H)
         if n % 2:  # a bye: an empty row and column that no rotation touches
             A = torch.nn.functional.pad(A, (0, 1, 0, 1))
@@ -55,11 +54,14 @@ class Jacobi(Solver):
         watched = A.device.type == "cpu"
         seats = _next_round(A.shape[-1], A.device)
         tolerance = torch.finfo(A.dtype).eps * torch.linalg.matrix_norm(A)
+        # Entries below this are rounding. Turning them costs orthogonality and gains nothing, above all for a matrix that
+        # is done and waits for its batch mates; all of them together stay below the tolerance.
+        negligible = (tolerance / n)[..., None]
         for _ in range(self.max_sweeps if watched else min(self.max_sweeps, _DEVICE_SWEEPS)):
             if watched and bool((_off_diagonal(A) <= tolerance).all()):
                 return A, V
             for _ in range(max(A.shape[-1] - 1, 1)):
-                A, V = _round(A, V)
+                A, V = _round(A, V, negligible)
                 A, V = A[..., seats, :][..., seats], V[..., seats]
         if watched and bool((_off_diagonal(A) > math.sqrt(n) * tolerance).any()):
             raise LinAlgError(f"Jacobi did not converge in {self.max_sweeps} sweeps")
@@ -77,13 +79,13 @@ def _next_round(n: int, device: torch.device) -> Tensor:
     return torch.tensor(source, device=device)
 
 
-def _round(A: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """Rotate the pairs (i, i + n/2) so that their off-diagonal entries vanish."""
+def _round(A: Tensor, V: Tensor, negligible: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotate the pairs (i, i + n/2) so that their off-diagonal entries vanish, if they exceed ``negligible`` (*B, 1)."""
     half = A.shape[-1] // 2
     diagonal = A.diagonal(dim1=-2, dim2=-1).real
     a_pq = A[..., :half, half:].diagonal(dim1=-2, dim2=-1)  # (*B, n/2)
     size = a_pq.abs()
-    coupled = size > torch.finfo(A.dtype).tiny
+    coupled = size > negligible
     safe = torch.where(coupled, size, 1)
     theta = (diagonal[..., half:] - diagonal[..., :half]) / (2 * safe)
     t = torch.where(theta >= 0, 1.0, -1.0).to(theta) / (theta.abs() + torch.hypot(theta, torch.ones_like(theta)))

@@ -37,6 +37,8 @@ class PowerDeflation:
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int) or self.steps < 1:
             raise OptionError(f"`PowerDeflation`: steps must be a whole number >= 1, got {self.steps!r}.")
+        if self.generator is not None and not isinstance(self.generator, torch.Generator):
+            raise OptionError(f"`PowerDeflation`: generator must be a torch.Generator or None, got {self.generator!r}.")
 
     def iterate(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Differentiable approximate eigenpairs, ascending: w (*B, n), V (*B, n, n)."""

@@ -2,6 +2,8 @@
 
 torch runs a batch one matrix after the other and hands LAPACK all threads for each: for n <= 128 that is slower than,
 or at best as fast as, one thread. The workers here pin themselves to one thread each; no setting of the caller changes.
+While the pool starts, once in a process, torch's count for new threads is 1 for some microseconds: torch offers no way to
+pin a thread without that, so another thread whose first torch operation falls into them keeps 1.
 """
 
 import os
@@ -14,7 +16,7 @@ from torch import Tensor
 
 _CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
-_WORTHWHILE_SECONDS = 600e-6  # handing work to the pool costs about 100 us
+_WORTHWHILE_SECONDS = 2e-3  # handing work to the pool costs 0.1 to 0.5 ms
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None

@@ -1,0 +1,256 @@
+"""Projectors on leading eigenvectors: what they keep, and a gradient that sees only the gap at the cut."""
+
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import spectralgrad as sg
+
+from .. import cases
+
+DTYPES = [torch.float64, torch.complex128]
+EXACT = sg.Exact()
+
+
+def with_values(w: list[float], dtype: torch.dtype = torch.float64) -> Tensor:
+    return cases.with_spectrum(torch.tensor(w, dtype=torch.float64), dtype=dtype)
+
+
+def symmetrised(M: Tensor, **options: Any) -> Tensor:
+    """Defined for every matrix, as gradcheck's one-sided steps need it."""
+    return sg.projector((M + M.mH) / 2, **options)
+
+
+def gradient(M: Tensor, **options: Any) -> Tensor:
+    M = M.detach().requires_grad_()
+    P = sg.projector(M, **options)
+    weight = cases.random(*P.shape, dtype=torch.complex128 if P.is_complex() else torch.float64, seed=9).to(P.dtype)
+    return torch.autograd.grad((P * weight).real.sum(), M)[0]
+
+
+# What is kept
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("solver", cases.SOLVERS, ids=cases.ident)
+def test_projects_on_the_leading_vectors(solver: sg.Solver, dtype: torch.dtype) -> None:
+    rounding = 100 * cases.eps(dtype)
+    M = cases.with_spectrum(torch.linspace(-1, 1, 5, dtype=torch.float64), 2, 3, dtype=dtype)
+    _, V = torch.linalg.eigh(M)
+    for rank in range(1, 6):
+        P = sg.projector(M, rank=rank, solver=solver)
+        assert P.dtype == dtype
+        torch.testing.assert_close(P, V[..., -rank:] @ V[..., -rank:].mH, rtol=rounding, atol=rounding)
+        torch.testing.assert_close(P @ P, P, rtol=rounding, atol=rounding)
+        torch.testing.assert_close(P, P.mH, rtol=rounding, atol=rounding)
+        trace = P.diagonal(dim1=-2, dim2=-1).sum(-1).real
+        torch.testing.assert_close(trace, torch.full_like(trace, rank), rtol=rounding, atol=rounding)
+
+
+def fewest(w: list[float], energy: float) -> int:
+    """Brute force: the smallest number of leading eigenvalues whose dropped rest is at most 1 - energy of the total."""
+    w = sorted(w, reverse=True)
+    for kept in range(1, len(w) + 1):
+        if sum(w[kept:]) <= (1 - energy) * sum(w):
+            return kept
+    return len(w)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+def test_energy_keeps_the_fewest(dtype: torch.dtype) -> None:
+    seen = set()
+    for seed in range(10):
+        w = cases.random(6, seed=seed).square().tolist()
+        M = cases.with_spectrum(torch.tensor(w, dtype=torch.float64), seed=seed, dtype=dtype)
+        for energy in (0.05, 0.3, 0.5, 0.8, 0.95, 0.99, 0.9999):
+            rank = round(float(sg.projector(M, energy=energy).trace()))
+            assert rank == fewest(w, energy), (seed, energy)
+            torch.testing.assert_close(sg.projector(M, energy=energy), sg.projector(M, rank=rank))
+            seen.add(rank)
+    assert len(seen) > 3  # the option changes the result
+
+
+def test_energy_is_chosen_for_each_matrix() -> None:
+    M = torch.diag_embed(torch.tensor([[8.0, 1.0, 1.0], [1.0, 1.1, 1.2]]))
+    ranks = sg.projector(M, energy=0.75).diagonal(dim1=-2, dim2=-1).sum(-1)
+    assert ranks.tolist() == pytest.approx([1, 3])
+
+
+def test_all_the_energy_is_everything() -> None:
+    for w in ([1.0, 2.0, 3.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0], [1e-12, 1.0, 1.0]):
+        P = sg.projector(with_values(w), energy=1)
+        torch.testing.assert_close(P, torch.eye(3, dtype=torch.float64))
+        assert gradient(with_values(w), energy=1).abs().max() == 0
+
+
+def test_an_energy_cut_keeps_a_whole_tie() -> None:
+    for w, rank in (([1.0, 1.0, 1.0, 3.0], 4), ([0.5, 2.0, 2.0, 3.0], 3), ([1.0, 2.0, 2.0 + 1e-15, 2.0], 3)):
+        P = sg.projector(with_values(w), energy=0.6)
+        assert float(P.trace()) == pytest.approx(rank), w
+        torch.testing.assert_close(P @ P, P)
+        assert gradient(with_values(w), energy=0.6, gradient=EXACT).abs().max() < 10
+    assert float(sg.projector(with_values([0.5, 2.0, 2.0001, 3.0]), energy=0.6).trace()) == pytest.approx(2)
+
+
+def test_something_is_always_kept() -> None:
+    assert float(sg.projector(torch.zeros(3, 3), energy=0.5).trace()) >= 1
+    assert float(sg.projector(with_values([0.0, 0.0, 1.0]), energy=1e-6).trace()) == pytest.approx(1)
+
+
+# The gradient
+
+SPECTRA = {
+    "separate": [1.0, 2.0, 4.0, 5.0],
+    "tie above": [1.0, 2.0, 4.0, 4.0],
+    "tie below": [1.0, 1.0, 4.0, 5.0],
+    "ties on both sides": [1.0, 1.0, 4.0, 4.0],
+    "zeros": [0.0, 0.0, 4.0, 4.0],
+    "indefinite": [-3.0, -3.0, 1.0, 1.0],
+}
+
+
+@pytest.mark.parametrize("w", SPECTRA.values(), ids=SPECTRA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_derivatives(dtype: torch.dtype, w: list[float]) -> None:
+    M = with_values(w, dtype).requires_grad_()
+    assert gradcheck(lambda M: symmetrised(M, rank=2, gradient=EXACT), M, check_forward_ad=True)
+    weight = cases.random(4, 4, dtype=dtype, seed=9)
+
+    def weighted(M: Tensor) -> Tensor:
+        return (symmetrised(M, rank=2, gradient=EXACT) * weight).sum()
+
+    assert gradgradcheck(weighted, M, check_fwd_over_rev=not dtype.is_complex)
+
+
+def test_derivatives_by_energy() -> None:
+    M = with_values([0.1, 0.1, 4.0, 4.0]).requires_grad_()
+    assert gradcheck(lambda M: symmetrised(M, energy=0.9, gradient=EXACT), M, check_forward_ad=True)
+    torch.testing.assert_close(gradient(M, energy=0.9), gradient(M, rank=2))
+
+
+@pytest.mark.parametrize("rule", cases.RULES, ids=cases.ident)
+def test_ties_on_one_side_do_not_matter(rule: sg.Rule) -> None:
+    """The gradient goes smoothly through a tie, whatever the rule; for the unguarded one too."""
+    tied, near = with_values([1.0, 1.0, 4.0, 4.0]), with_values([1.0, 1.0 + 1e-9, 4.0, 4.0 + 1e-9])
+    assert cases.relative_error(gradient(tied, rank=2, gradient=rule), gradient(near, rank=2, gradient=rule)) < 1e-7
+    diagonal = torch.diag(torch.tensor([1.0, 1.0, 4.0, 4.0]))  # ties that are exact in every bit
+    assert gradient(diagonal, rank=2, gradient=rule).isfinite().all()
+
+
+def high_precision_gradient(M: Tensor, weight: Tensor, rank: int) -> Tensor:
+    """Central differences of the projector by mpmath's eigenvectors in 40 digits."""
+    n = len(M)
+    with mpmath.workdps(40):
+        step = mpmath.mpf(10) ** -12
+
+        def loss(i: int, j: int, sign: int) -> Any:
+            X = mpmath.matrix(M.tolist())
+            X[i, j] += sign * step / 2  # the symmetric part of a step in entry (i, j)
+            X[j, i] += sign * step / 2
+            _, V = mpmath.eigsy(X)
+            columns = range(n - rank, n)
+            pairs = ((a, b) for a in range(n) for b in range(n))
+            return sum(float(weight[a, b]) * sum(V[a, k] * V[b, k] for k in columns) for a, b in pairs)
+
+        entries = [[float((loss(i, j, 1) - loss(i, j, -1)) / (2 * step)) for j in range(n)] for i in range(n)]
+    return torch.tensor(entries, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("gap", [1.0, 1e-2, 1e-4])
+def test_gradient_against_mpmath(gap: float) -> None:
+    M = with_values([1.0, 1.0, 1.0 + gap, 2.0])
+    M = (M + M.mT) / 2
+    want = high_precision_gradient(M, cases.random(4, 4, seed=9), 2)
+    assert cases.relative_error(gradient(M, rank=2, gradient=EXACT), want) < 1e-14 / gap * 100
+    assert cases.relative_error(gradient(M, rank=2), want) < 1e-6  # the default, as a drop-in
+    assert cases.relative_error(gradient(M, rank=2, gradient=sg.Taylor(0)), want) > 1e-3  # the control
+
+
+@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
+def test_finite_at_a_tie_across_the_cut(rule: sg.Rule | None) -> None:
+    for dtype in cases.DTYPES:
+        for w in ([1.0, 2.0, 2.0, 3.0], [2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]):
+            for scale in cases.SCALES:
+                M = (scale * with_values(w, dtype)).to(dtype).requires_grad_()
+                P = sg.projector(M, rank=2, gradient=rule)
+                (first,) = torch.autograd.grad((P * cases.random(4, 4, dtype=dtype)).real.sum(), M, create_graph=True)
+                assert P.isfinite().all()
+                assert first.isfinite().all(), (dtype, w, scale)
+    diagonal = torch.diag(torch.tensor([1.0, 2.0, 2.0, 3.0]))
+    assert gradient(diagonal, rank=2, gradient=rule).isfinite().all()
+    assert not gradient(diagonal, rank=2, gradient=sg.Analytic()).isfinite().all()  # the control
+
+
+def test_every_rule_has_its_own_gradient_across_a_close_cut() -> None:
+    M = with_values([1.0, 2.0, 2.0 + 2e-8, 3.0])
+    rules = [*cases.BOUNDED_RULES, sg.Lorentzian(rtol=1e-3), sg.Taylor(3), sg.Clip(10.0)]
+    gradients = [gradient(M, rank=2, gradient=rule) for rule in rules]
+    for i, one in enumerate(gradients):
+        for other in gradients[:i]:
+            assert cases.relative_error(one, other) > 1e-3
+    assert torch.equal(gradient(M, rank=2), gradient(M, rank=2, gradient=sg.Lorentzian()))
+
+
+def test_scale_does_not_matter() -> None:
+    M = with_values([1.0, 2.0, 4.0, 5.0])
+    for scale in (1e-8, 1e8):
+        torch.testing.assert_close(sg.projector(scale * M, rank=2), sg.projector(M, rank=2))
+        torch.testing.assert_close(scale * gradient(scale * M, rank=2), gradient(M, rank=2))
+
+
+# The papers' iterations
+
+
+def test_power_iterations() -> None:
+    M = with_values([0.1, 0.2, 2.0, 4.0])
+    options: dict[str, Any] = {"rank": 2, "gradient": sg.PowerIteration(30, max_energy=None)}
+    torch.testing.assert_close(sg.projector(M, **options), sg.projector(M, rank=2))
+    assert cases.relative_error(gradient(M, **options), gradient(M, rank=2)) < 1e-6
+    few = sg.PowerIteration(2, max_energy=None)
+    assert cases.relative_error(gradient(M, rank=2, gradient=few), gradient(M, rank=2)) > 1e-3
+    # What Alg. 1 drops does not come back by a higher rank.
+    broken = sg.projector(M, rank=3, gradient=sg.PowerIteration(30, max_energy=0.9))
+    assert float(broken.trace()) == pytest.approx(2)
+
+
+def test_power_deflation() -> None:
+    M = with_values([0.1, 0.2, 2.0, 4.0])
+    options: dict[str, Any] = {"rank": 2, "solver": sg.PowerDeflation(60, cases.generator(5))}
+    torch.testing.assert_close(sg.projector(M, **options), sg.projector(M, rank=2))
+    assert cases.relative_error(gradient(M, **options), gradient(M, rank=2)) < 1e-6
+    by_energy = sg.projector(M, energy=0.9, solver=sg.PowerDeflation(60, cases.generator(5)))
+    torch.testing.assert_close(by_energy, sg.projector(M, energy=0.9))
+    few = sg.PowerDeflation(2, cases.generator(5))
+    assert cases.relative_error(sg.projector(M, rank=2, solver=few), sg.projector(M, rank=2)) > 1e-3
+
+
+def test_transforms() -> None:
+    M = cases.random_covariance(4, 3)
+    E = cases.random(3, 4, 4)
+    E = E + E.mT
+
+    def function(M: Tensor) -> Tensor:
+        return sg.projector(M, rank=2)
+
+    torch.testing.assert_close(torch.func.vmap(function)(M), function(M))
+    _, pushed = torch.func.jvp(function, (M,), (E,))
+    difference = (function(M + 1e-6 * E) - function(M - 1e-6 * E)) / 2e-6
+    torch.testing.assert_close(pushed, difference, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{"rank": 2}, {"energy": 0.8}], ids=["rank", "energy"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiles_whole(backend: str, options: dict[str, Any]) -> None:
+    def function(M: Tensor) -> Tensor:
+        return sg.projector(M, **options)
+
+    M = cases.random_covariance(4, 2).requires_grad_()
+    compiled = torch.compile(function, fullgraph=True, backend=backend)
+    torch.testing.assert_close(compiled(M), function(M))
+    (got,) = torch.autograd.grad(compiled(M).pow(3).sum(), M)
+    (want,) = torch.autograd.grad(function(M).pow(3).sum(), M)
+    torch.testing.assert_close(got, want)

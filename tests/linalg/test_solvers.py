@@ -1,0 +1,453 @@
+"""Solvers on LAPACK's symmetric test families, and on every shape, layout and thread they may meet."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.errors import LinAlgError, OptionError
+from spectralgrad.linalg.solvers import threads
+from tests import cases
+
+LIMIT = 30.0  # LAPACK's own threshold for its test ratios
+MATRIX_SOLVERS = [sg.Lapack(), sg.Jacobi(), sg.SVD()]
+SCALES = ["plain", "near overflow", "near underflow"]
+
+
+# LAPACK's families (the types of its symmetric eigenvalue tests), rotated at random.
+
+
+def spectra(n: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Eigenvalues (n,) from 1 down to eps in float64."""
+    ulp = torch.tensor(cases.eps(dtype), dtype=torch.float64)
+    clustered = ulp.repeat(n)
+    clustered[0] = 1
+    positive = {
+        "evenly spaced": torch.linspace(1, float(ulp), n, dtype=torch.float64),
+        "geometric": torch.logspace(0, float(ulp.log10()), n, dtype=torch.float64),
+        "clustered": clustered,
+    }
+    signs = torch.where(cases.random(n, seed=n) > 0, 1.0, -1.0).to(torch.float64)
+    indefinite = {f"{name}, random signs": w * signs for name, w in positive.items()}
+    half = torch.linspace(0.1, 1, n // 2, dtype=torch.float64)  # +l and -l share a singular value
+    indefinite["pairs of both signs"] = torch.cat([-half, half, torch.zeros(n % 2, dtype=torch.float64)])
+    return positive | indefinite
+
+
+def families(n: int, dtype: torch.dtype, scales: list[str], *, semidefinite: bool = False) -> tuple[list[str], Tensor]:
+    """Names and matrices (families, n, n)."""
+    wide = torch.complex128 if dtype.is_complex else torch.float64
+    matrices = {"zero": torch.zeros(n, n, dtype=wide), "identity": torch.eye(n, dtype=wide)}
+    matrices["equal"] = cases.with_spectrum(cases.equal(n), dtype=wide, seed=n)
+    for seed, (name, w) in enumerate(spectra(n, dtype).items()):
+        matrices[name] = cases.with_spectrum(w, dtype=wide, seed=n + seed)
+    entries = cases.random(n, n, dtype=wide, seed=3 * n)
+    matrices["random entries"] = entries + entries.mH
+    if semidefinite:
+        matrices = {name: M for name, M in matrices.items() if not name.endswith(("signs", "random entries"))}
+    info = torch.finfo(dtype)
+    sizes = {"plain": 1.0, "near overflow": 0.1 * info.max, "near underflow": 10 * info.tiny}
+    names, scaled = [], []
+    for name, M in matrices.items():
+        for scale in scales:
+            unit = M / M.abs().sum(-1).max().clamp(min=1.0)
+            names.append(f"{name}, {scale}")
+            scaled.append((unit * sizes[scale]).to(dtype))
+    return names, torch.stack(scaled)
+
+
+def unit_scale(M: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """M, w and |M|_1 in double precision, with largest entry 1, so that the check itself neither over- nor underflows."""
+    size = M.abs().amax((-2, -1)).to(torch.float64)
+    size = torch.where(size > 0, size, 1)
+    parts = (torch.view_as_real(M) if M.is_complex() else M.unsqueeze(-1)).to(torch.float64) / size[..., None, None, None]
+    A = torch.view_as_complex(parts) if M.is_complex() else parts[..., 0]
+    return A, w.to(torch.float64) / size[..., None], torch.linalg.matrix_norm(A, 1)
+
+
+def too_large(names: list[str], what: str, error: Tensor, unit: Tensor) -> list[str]:
+    """The families in which error > LIMIT * unit; NaN counts."""
+    bad = ~(error <= LIMIT * unit)
+    ratio = error / unit
+    return [f"{what} {float(ratio[i]):.3g} in {name}" for i, name in enumerate(names) if bad[i]]
+
+
+def faults(names: list[str], M: Tensor, w: Tensor, V: Tensor) -> list[str]:
+    """What LAPACK would complain about: |M V - V w| / (n eps |M|) and |V^H V - I| / (n eps) in the 1-norm, and the order."""
+    n, ulp = M.shape[-1], cases.eps(M.dtype)
+    A, x, norm = unit_scale(M, w)
+    U = V.to(A.dtype)
+    residual = torch.linalg.matrix_norm(A @ U - U * x.unsqueeze(-2), 1)
+    orthogonality = torch.linalg.matrix_norm(U.mH @ U - torch.eye(n, dtype=A.dtype), 1)
+    found = too_large(names, "residual", residual, n * ulp * norm)
+    found += too_large(names, "orthogonality", orthogonality, torch.full_like(norm, n * ulp))
+    return found + [f"order in {name}" for i, name in enumerate(names) if not bool((w[i].diff() >= 0).all())]
+
+
+def disagreements(names: list[str], M: Tensor, w: Tensor, reference: Tensor) -> list[str]:
+    _, x, norm = unit_scale(M, w)
+    _, y, _ = unit_scale(M, reference)
+    return too_large(names, "eigenvalue", (x - y).abs().amax(-1), M.shape[-1] * cases.eps(M.dtype) * norm)
+
+
+def assert_solves(solver: sg.Solver, names: list[str], M: Tensor) -> None:
+    """The solver passes by itself: nothing was retried."""
+    sg.reset_counts()
+    w, V = sg.eigh(M, solver=solver)
+    assert sg.counts() == {}
+    assert faults(names, M, w, V) + disagreements(names, M, w, sg.eigh(M, solver=sg.Lapack())[0]) == []
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 33])
+@pytest.mark.parametrize("solver", [sg.Lapack(), sg.Jacobi()], ids=cases.ident)
+def test_families(solver: sg.Solver, n: int, dtype: torch.dtype) -> None:
+    assert_solves(solver, *families(n, dtype, SCALES))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("n", [64, 130])
+def test_families_of_large_matrices_by_lapack(n: int, dtype: torch.dtype) -> None:
+    assert_solves(sg.Lapack(), *families(n, dtype, SCALES))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+def test_large_matrices_by_jacobi(dtype: torch.dtype) -> None:
+    """One family of n = 130, enough to see that it converges; all of them are the slow test below."""
+    names, M = families(130, dtype, ["plain"])
+    i = names.index("geometric, random signs, plain")
+    assert_solves(sg.Jacobi(), names[i : i + 1], M[i : i + 1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("n", [64, 130])
+def test_families_of_large_matrices_by_jacobi(n: int, dtype: torch.dtype) -> None:
+    assert_solves(sg.Jacobi(), *families(n, dtype, SCALES))
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 33, 64, 130])
+def test_semidefinite_families_by_svd(n: int, dtype: torch.dtype) -> None:
+    assert_solves(sg.SVD(), *families(n, dtype, SCALES, semidefinite=True))
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("scale", SCALES)
+def test_indefinite_families_by_svd(scale: str, dtype: torch.dtype) -> None:
+    """By itself, or by the fallback chain where it fails visibly."""
+    for n in (2, 3, 8, 33):
+        names, M = families(n, dtype, [scale])
+        w, V = sg.eigh(M, solver=sg.SVD())
+        assert faults(names, M, w, V) + disagreements(names, M, w, sg.eigh(M, solver=sg.Lapack())[0]) == []
+
+
+def test_checks_above_can_fail() -> None:
+    """Negative control: eigenvalues without their signs, vectors of another matrix, a wrong order."""
+    names, M = families(8, torch.float64, SCALES)
+    w, V = torch.linalg.eigh(M)
+    assert faults(names, M, w, V) == []
+    assert any("near underflow" in fault for fault in faults(names, M, w.abs().sort(-1).values, V))
+    assert any("near overflow" in fault for fault in faults(names, M, w.abs().sort(-1).values, V))
+    assert any("orthogonality" in fault for fault in faults(names, M, w, V * (1 + 1e-12)))
+    assert any("order" in fault for fault in faults(names, M, w.flip(-1), V.flip(-1)))
+    assert disagreements(names, M, w * (1 + 1e-12), w)
+
+
+# Shapes and layouts.
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5])
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3), (0,), (2, 0)], ids=str)
+@pytest.mark.parametrize("solver", cases.SOLVERS, ids=cases.ident)
+def test_batch_shapes(solver: sg.Solver, batch: tuple[int, ...], n: int) -> None:
+    M = cases.random_covariance(n, *batch) if n else torch.zeros(*batch, 0, 0, dtype=torch.float64)
+    w, V = sg.eigh(M, solver=solver)
+    assert w.shape == (*batch, n)
+    assert V.shape == (*batch, n, n)
+    torch.testing.assert_close((V * w.unsqueeze(-2)) @ V.mH, M, rtol=0, atol=1e-13)
+    ones = M.flatten(0, -3) if batch else M[None]
+    for one, w_one in zip(ones, w.reshape(len(ones), n), strict=True):
+        torch.testing.assert_close(sg.eigh(one, solver=solver)[0], w_one, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("solver", cases.SOLVERS, ids=cases.ident)
+def test_layouts_and_input_unchanged(solver: sg.Solver) -> None:
+    M = cases.random_covariance(6, 3, dtype=torch.complex128)
+    reference = sg.eigh(M, solver=solver)[0]
+    wide = torch.zeros(3, 12, 12, dtype=M.dtype)
+    wide[:, ::2, ::2] = M
+    layouts = {
+        "transposed": M.mT.contiguous().mT,
+        "strided": wide[:, ::2, ::2],
+        "batch last": M.movedim(0, -1).contiguous().movedim(-1, 0),
+    }
+    for name, X in layouts.items():
+        assert not X.is_contiguous(), name
+        before = X.clone()
+        w, V = sg.eigh(X, solver=solver)
+        torch.testing.assert_close(w, reference, rtol=0, atol=1e-13, msg=name)
+        torch.testing.assert_close((V * w.unsqueeze(-2)) @ V.mH, M, rtol=0, atol=1e-13, msg=name)
+        assert torch.equal(X, before), name
+    expanded = M[0].expand(4, 6, 6)
+    w, V = sg.eigh(expanded, solver=solver)
+    torch.testing.assert_close(w, reference[0].expand(4, 6), rtol=0, atol=1e-13)
+    torch.testing.assert_close((V * w.unsqueeze(-2)) @ V.mH, expanded, rtol=0, atol=1e-13)
+
+
+def test_a_batch_mate_changes_nothing() -> None:
+    """A matrix that is done waits for those that are not; what it waits with must not get worse."""
+    names, M = families(33, torch.float32, ["plain"])
+    i = names.index("equal, plain")
+    together, alone = sg.eigh(M, solver=sg.Jacobi()), sg.eigh(M[i], solver=sg.Jacobi())
+    torch.testing.assert_close(together[0][i], alone[0], rtol=0, atol=33 * cases.eps(torch.float32))
+    identity = torch.eye(33, dtype=torch.float64)
+
+    def loss_of_orthogonality(V: Tensor) -> float:
+        return float(torch.linalg.matrix_norm(V.double().mT @ V.double() - identity, 1)) / (33 * cases.eps(torch.float32))
+
+    assert loss_of_orthogonality(together[1][i]) <= loss_of_orthogonality(alone[1]) + 3
+
+
+# Threads.
+
+
+@pytest.fixture
+def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three torch threads and no pool yet, whatever ran before."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "_pool", None)
+    monkeypatch.setattr(threads, "_workers", 0)
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+    if threads._pool is not None:
+        threads._pool.shutdown()
+
+
+def large_batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    M = cases.random_covariance(24, 9, 13, dtype=dtype, seed=seed)
+    assert threads.worth_spreading(M)
+    return M
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
+    M = large_batch(dtype=dtype)
+    w, V = sg.Lapack().solve(M)
+    assert threads._pool is not None
+    torch.set_num_threads(1)  # as the workers have
+    assert not threads.worth_spreading(M)
+    for i, one in enumerate(M.flatten(0, 1)):
+        w_one, V_one = sg.Lapack().solve(one)
+        assert torch.equal(w.flatten(0, 1)[i], w_one)
+        assert torch.equal(V.flatten(0, 1)[i], V_one)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_what_is_worth_spreading() -> None:
+    M = large_batch()
+    assert not threads.worth_spreading(M[0, 0])
+    assert not threads.worth_spreading(M[:1, :1])
+    assert not threads.worth_spreading(M[..., :2, :2])
+    torch.set_num_threads(1)
+    assert not threads.worth_spreading(M)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_number_of_threads_is_left_alone() -> None:
+    sg.eigh(large_batch())
+    assert threads._pool is not None
+    assert torch.get_num_threads() == 3
+    later: list[int] = []
+    thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    assert later == [3]
+    torch.set_num_threads(4)  # the pool grows
+    sg.eigh(large_batch())
+    assert torch.get_num_threads() == 4
+    assert threads._workers == 4
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_several_python_threads_at_once() -> None:
+    batches = [large_batch(seed) for seed in range(6)]
+    expected = [torch.linalg.eigvalsh(M) for M in batches]
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(3):
+            for (w, V), reference, M in zip(pool.map(sg.eigh, batches), expected, batches, strict=True):
+                torch.testing.assert_close(w, reference, rtol=0, atol=1e-13)
+                torch.testing.assert_close((V * w.unsqueeze(-2)) @ V.mH, M, rtol=0, atol=1e-13)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_a_failing_share_raises_after_all_are_done() -> None:
+    M = large_batch()
+    M[3, 5] = 0
+    done: list[int] = []
+
+    def solve(part: Tensor, out: tuple[Tensor, Tensor]) -> None:
+        if bool((part == 0).all((-2, -1)).any()):
+            raise LinAlgError("share of the zero matrix")
+        time.sleep(0.01)
+        done.append(len(part))
+
+    with pytest.raises(LinAlgError, match="share of the zero matrix"):
+        threads.spread(solve, M)
+    shares = [len(part) for part in M.flatten(0, 1).chunk(4 * 3)]
+    assert len(done) == len(shares) - 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forks with threads: that is the test
+@pytest.mark.usefixtures("three_threads")
+def test_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child has none of its parent's threads, as in a DataLoader's worker: it makes its own pool."""
+    monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS", 0.0)
+    # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
+    M = large_batch()[:4]  # (4, 13, 24, 24)
+    assert threads.worth_spreading(M)
+    assert M.numel() < 32768
+    expected, _ = sg.eigh(M)
+    assert threads._pool is not None
+    child = os.fork()
+    if child == 0:
+        right = False
+        try:
+            w, _ = sg.eigh(M)
+            right = torch.equal(w, expected) and threads._pool is not None
+        finally:
+            os._exit(0 if right else 1)
+    status, deadline = None, time.monotonic() + 60
+    while status is None and time.monotonic() < deadline:
+        pid, code = os.waitpid(child, os.WNOHANG)
+        status = code if pid else None
+        time.sleep(0.01)
+    if status is None:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    assert status == 0, "the child hung" if status is None else "the child failed"
+
+
+# The papers' power iteration with deflation, and the choice of a solver.
+
+
+def signless_loss(w: Tensor, V: Tensor, weights: Tensor) -> Tensor:
+    """Depends on every eigenvalue and eigenvector, not on their signs."""
+    return (w * weights[0]).sum() + (V.square() * weights).sum()
+
+
+def power_matrix() -> Tensor:
+    return cases.with_spectrum(2.0 ** torch.arange(5, dtype=torch.float64), seed=7)  # not the seed of a start
+
+
+def test_power_deflation_converges_with_the_exact_gradient() -> None:
+    weights = cases.random(5, 5, seed=1)
+    M, N = power_matrix().requires_grad_(), power_matrix().requires_grad_()
+    w, V = sg.eigh(M, solver=sg.PowerDeflation(120, cases.generator()))
+    x, U = sg.eigh(N, gradient=sg.Exact())
+    torch.testing.assert_close(w, x, rtol=1e-12, atol=0)
+    torch.testing.assert_close((V.mT @ U).abs(), torch.eye(5, dtype=torch.float64), rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(signless_loss(w, V, weights), M)
+    (exact,) = torch.autograd.grad(signless_loss(x, U, weights), N)
+    assert cases.relative_error(gradient, exact) < 1e-10
+
+
+def test_power_deflation_depends_on_its_options() -> None:
+    M = power_matrix()
+
+    def vectors(steps: int, seed: int) -> Tensor:
+        return sg.eigh(M, solver=sg.PowerDeflation(steps, cases.generator(seed)))[1]
+
+    assert torch.equal(vectors(2, 0), vectors(2, 0))
+    assert not torch.allclose(vectors(2, 0).abs(), vectors(2, 1).abs(), atol=1e-3)
+    assert not torch.allclose(vectors(2, 0).abs(), vectors(3, 0).abs(), atol=1e-3)
+    shared = cases.generator()
+    solver = sg.PowerDeflation(2, shared)
+    assert not torch.equal(sg.eigh(M, solver=solver)[1], sg.eigh(M, solver=solver)[1])  # the generator moves on
+    torch.manual_seed(5)
+    first = sg.eigh(M, solver=sg.PowerDeflation(2))[1]
+    torch.manual_seed(5)
+    assert torch.equal(sg.eigh(M, solver=sg.PowerDeflation(2))[1], first)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+def test_power_deflation_of_zero_empty_and_scaled_matrices(dtype: torch.dtype) -> None:
+    for shape in [(3, 3), (2, 1, 1), (2, 0, 0), (0, 3, 3)]:
+        M = torch.zeros(*shape, dtype=dtype, requires_grad=True)
+        w, V = sg.eigh(M, solver=sg.PowerDeflation(5, cases.generator()))
+        assert w.shape == shape[:-1]
+        assert V.shape == shape
+        (w.sum() + V.abs().sum()).backward()
+        assert bool(V.isfinite().all())
+        assert bool(M.grad.isfinite().all())
+        assert bool((w == 0).all())
+    for scale in (1e-8, 1e8, torch.finfo(dtype).max / 100, torch.finfo(dtype).tiny * 100):
+        M = cases.with_spectrum(torch.tensor([1.0, 4.0], dtype=torch.float64), dtype=dtype, seed=7) * scale
+        M.requires_grad_()
+        w, V = sg.eigh(M, solver=sg.PowerDeflation(40, cases.generator()))
+        V[0].abs().sum().backward()
+        torch.testing.assert_close(w / scale, torch.tensor([1.0, 4.0], dtype=w.dtype), rtol=1e-5, atol=0)
+        assert bool(M.grad.isfinite().all())
+
+
+def test_power_deflation_refuses_a_rule() -> None:
+    with pytest.raises(OptionError, match=r"`eigh`: PowerDeflation brings its own gradient.*Exact\(\)"):
+        sg.eigh(power_matrix(), gradient=sg.Exact(), solver=sg.PowerDeflation(5))
+    with pytest.raises(OptionError, match="`inv_sqrtm`: PowerDeflation"):
+        sg.inv_sqrtm(power_matrix(), gradient=sg.Taylor(9), solver=sg.PowerDeflation(5))
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("shape", [(1, 1), (130, 130), (7, 3, 3)], ids=str)
+def test_auto_chooses_lapack_on_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    M = torch.zeros(*shape, dtype=dtype)
+    assert sg.Auto().choose(M) == sg.Lapack()
+    for chosen, direct in zip(sg.Auto().solve(M), sg.Lapack().solve(M), strict=True):
+        assert torch.equal(chosen, direct)
+
+
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3", None, float("nan")], ids=repr)
+def test_options_are_validated(value: object) -> None:
+    with pytest.raises(OptionError, match="`Jacobi`: max_sweeps must be a whole number >= 1, got"):
+        sg.Jacobi(max_sweeps=value)
+    with pytest.raises(OptionError, match="`PowerDeflation`: steps must be a whole number >= 1, got"):
+        sg.PowerDeflation(value)
+
+
+def test_a_generator_must_be_one() -> None:
+    with pytest.raises(OptionError, match="`PowerDeflation`: generator"):
+        sg.PowerDeflation(5, generator=42)
+
+
+def test_max_sweeps_changes_the_result() -> None:
+    M = cases.random_covariance(12)
+    with pytest.raises(LinAlgError, match="did not converge in 2 sweeps"):
+        sg.Jacobi(max_sweeps=2).solve(M)
+    sg.reset_counts()
+    w, _ = sg.eigh(M, solver=sg.Jacobi(max_sweeps=2))  # the fallback chain takes over
+    assert sg.counts() == {"solver_retry_float64": 1}
+    torch.testing.assert_close(w, torch.linalg.eigvalsh(M), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("solver", [sg.NewtonSchulz(), "lapack", None, sg.Lapack], ids=repr)
+def test_eigh_refuses_what_is_no_eigensolver(solver: object) -> None:
+    with pytest.raises(OptionError, match="`eigh`: solver must be an eigensolver"):
+        sg.eigh(torch.eye(2), solver=solver)
+
+
+@pytest.mark.parametrize("solver", [*MATRIX_SOLVERS, sg.Auto()], ids=cases.ident)
+def test_solvers_are_frozen_and_compare_by_value(solver: sg.Solver) -> None:
+    assert solver == type(solver)()
+    assert hash(solver) == hash(type(solver)())
+    with pytest.raises(AttributeError):
+        solver.max_sweeps = 3

@@ -1,0 +1,272 @@
+"""The singular value decomposition: values as torch's, gradients right where they exist and bounded where not."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import spectralgrad as sg
+
+from .. import cases
+
+SHAPES = [(3, 3), (4, 3), (3, 4), (2, 3, 3)]
+DTYPES = [torch.float64, torch.complex128]
+SPECTRA = {  # singular values, descending
+    "equal": [1.0, 1.0, 1.0],
+    "pair": [2.0, 1.0, 1.0],
+    "near": [1.0, 1.0 - 1e-12, 0.5],
+    "zero": [2.0, 1.0, 0.0],
+    "two zeros": [2.0, 0.0, 0.0],
+    "all zero": [0.0, 0.0, 0.0],
+    "graded": [1.0, 1e-7, 1e-14],
+}
+
+
+def with_singular_values(
+    s: list[float], m: int | None = None, n: int | None = None, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """A random matrix (m, n), square by default, with these singular values."""
+    k = len(s)
+    U, V = (cases.rotation(size or k, dtype=dtype, seed=i)[:, :k] for i, size in enumerate((m, n)))
+    return (U * torch.tensor(s, dtype=torch.float64)) @ V.mH
+
+
+def leading(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, Tensor]:
+    """The projectors on two leading vectors: they depend on the space but not on the basis inside it."""
+    U, Vh = U[..., :2], Vh[..., :2, :]
+    return U @ U.mH, Vh.mH @ Vh
+
+
+def joined(U: Tensor, S: Tensor, Vh: Tensor) -> Tensor:
+    """U_2 V_2^H: the same, since inside a tie both sides rotate together."""
+    return U[..., :2] @ Vh[..., :2, :]
+
+
+def invariant(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, ...]:
+    """Independent of signs and phases only."""
+    return U.abs(), S, Vh.abs(), (U * S.cos().unsqueeze(-2)) @ Vh
+
+
+def loss(out: tuple[Tensor, ...]) -> Tensor:
+    """Every entry with a weight of its own."""
+    total = torch.zeros(())
+    for i, x in enumerate(out):
+        weight = cases.random(*x.shape, dtype=torch.complex128 if x.is_complex() else torch.float64, seed=i + 5)
+        total = total + (x * weight.to(x.dtype)).real.sum()
+    return total
+
+
+def gradient(A: Tensor, rule: sg.Rule | None, of: Callable[..., tuple[Tensor, ...]] = invariant) -> Tensor:
+    A = A.detach().requires_grad_()
+    return torch.autograd.grad(loss(of(*sg.svd(A, gradient=rule))), A)[0]
+
+
+@pytest.mark.parametrize("solver", [sg.Auto(), sg.Lapack(), sg.SVD()], ids=cases.ident)
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+def test_values(dtype: torch.dtype, solver: sg.Solver) -> None:
+    for shape in ((4, 4), (6, 3), (3, 6), (1, 5), (5, 1), (2, 3, 4, 5)):
+        A = cases.random(*shape, dtype=dtype)
+        U, S, Vh = sg.svd(A, solver=solver)
+        want = torch.linalg.svd(A, full_matrices=False)
+        assert [x.shape for x in (U, S, Vh)] == [x.shape for x in want]
+        assert [x.dtype for x in (U, S, Vh)] == [x.dtype for x in want]
+        torch.testing.assert_close(S, want.S)
+        rounding = 100 * cases.eps(dtype)
+        torch.testing.assert_close((U * S.unsqueeze(-2)) @ Vh, A, rtol=rounding, atol=rounding)
+        identity = torch.eye(min(shape[-2:]), dtype=dtype).expand(*shape[:-2], -1, -1)
+        torch.testing.assert_close(U.mH @ U, identity, rtol=rounding, atol=rounding)
+        torch.testing.assert_close(Vh @ Vh.mH, identity, rtol=rounding, atol=rounding)
+
+
+@pytest.mark.parametrize("rule", [sg.Exact(), sg.Lorentzian()], ids=cases.ident)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_gradient_is_torch_s_where_values_are_separate(dtype: torch.dtype, rule: sg.Rule) -> None:
+    for m, n in ((3, 3), (5, 3), (3, 5)):
+        A = with_singular_values([3.0, 2.0, 0.7], m, n, dtype).requires_grad_()
+        out = invariant(*torch.linalg.svd(A, full_matrices=False))
+        (want,) = torch.autograd.grad(loss(out), A)
+        assert cases.relative_error(gradient(A, rule), want) <= 1e-8
+        assert cases.relative_error(gradient(A, sg.Taylor(2)), want) > 1e-3  # the control
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_gradcheck(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    A = cases.random(*shape, dtype=dtype, seed=3).requires_grad_()
+
+    def function(A: Tensor) -> Any:
+        return invariant(*sg.svd(A, gradient=sg.Exact()))
+
+    assert gradcheck(function, A, check_forward_ad=True, check_batched_grad=len(shape) == 2)
+
+
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    A = cases.random(*shape, dtype=dtype, seed=3).requires_grad_()
+
+    def function(A: Tensor) -> Tensor:
+        return loss(invariant(*sg.svd(A, gradient=sg.Exact())))
+
+    assert gradgradcheck(function, A, check_fwd_over_rev=True, check_rev_over_rev=True)
+
+
+TIES = {"above": [2.0, 2.0, 1.0], "below": [2.0, 1.5, 1.0, 1.0], "both": [2.0, 2.0, 1.0, 1.0], "null": [2.0, 2.0, 0.0, 0.0]}
+
+
+@pytest.mark.parametrize("s", TIES.values(), ids=TIES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_exact_is_exact_at_ties(dtype: torch.dtype, s: list[float]) -> None:
+    """For what does not depend on the basis inside a tie; finite differences see the same smooth function."""
+    k = len(s)
+    for m, n in ((k, k), (k + 1, k), (k, k + 1)):
+        A = with_singular_values(s, m, n, dtype).requires_grad_()
+        assert gradcheck(lambda A: leading(*sg.svd(A, gradient=sg.Exact())), A, check_forward_ad=True)
+
+
+@pytest.mark.parametrize("s", TIES.values(), ids=TIES)
+def test_exact_is_exact_where_both_sides_meet(s: list[float]) -> None:
+    k = len(s)
+    for m, n in ((k, k), (k + 1, k), (k, k + 1)):
+        A = with_singular_values(s, m, n).requires_grad_()
+        assert gradcheck(lambda A: joined(*sg.svd(A, gradient=sg.Exact())), A, check_forward_ad=True)
+
+
+def test_exact_at_ties_in_closed_form() -> None:
+    """With s = (a, a, b, b), dP = (P dM Q + Q dM P) / (a^2 - b^2) for P = U_2 U_2^T, Q = I - P and M = A A^T."""
+    A = with_singular_values([2.0, 2.0, 1.0, 1.0])
+    U, _, _ = torch.linalg.svd(A)
+    P = U[:, :2] @ U[:, :2].mT
+    Q = torch.eye(4, dtype=torch.float64) - P
+    G = cases.random(4, 4)
+    by_M = (P @ (G + G.mT) / 2 @ Q) / 3
+    want = 2 * (by_M + by_M.mT) @ A
+
+    def got(rule: sg.Rule) -> Tensor:
+        leaf = A.clone().requires_grad_()
+        return torch.autograd.grad((leading(*sg.svd(leaf, gradient=rule))[0] * G).sum(), leaf)[0]
+
+    assert cases.relative_error(got(sg.Exact()), want) < 1e-13
+    assert cases.relative_error(got(sg.Lorentzian()), want) < 1e-13
+    assert cases.relative_error(got(sg.Taylor(2)), want) > 1e-3  # the controls
+    assert not cases.relative_error(got(sg.Analytic()), want) < 1e-3
+
+
+@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
+@pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
+def test_gradient_is_finite(s: list[float], rule: sg.Rule | None) -> None:
+    for dtype in cases.DTYPES:
+        for m, n in ((3, 3), (4, 3), (3, 4)):
+            A = with_singular_values(s, m, n, dtype).to(dtype)
+            for scale in cases.SCALES:
+                assert gradient(scale * A, rule).isfinite().all(), (dtype, m, n, scale)
+
+
+EXTREMES = [(torch.float32, 1e-30), (torch.float32, 1e30), (torch.float64, 1e-280), (torch.float64, 1e280)]
+
+
+@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
+@pytest.mark.parametrize(("dtype", "scale"), EXTREMES, ids=cases.ident)
+def test_gradient_is_finite_where_squares_overflow(dtype: torch.dtype, scale: float, rule: sg.Rule | None) -> None:
+    """The bound of every rule, relative to the scale, still fits into the dtype here."""
+    for name, s in SPECTRA.items():
+        for m, n in ((3, 3), (4, 3)):
+            A = scale * with_singular_values(s, m, n).to(dtype)
+            assert gradient(A, rule).isfinite().all(), (name, m, n)
+
+
+def test_the_analytic_gradient_is_not_finite() -> None:
+    A = torch.eye(3, requires_grad=True)
+    (got,) = torch.autograd.grad(loss(sg.svd(A, gradient=sg.Analytic())), A)
+    assert not got.isfinite().all()
+
+
+def vectors(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, ...]:
+    """Does not change with the scale of the matrix, so that its gradient goes as 1/scale."""
+    return U.abs(), Vh.abs()
+
+
+@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+def test_scale_does_not_matter(dtype: torch.dtype, rule: sg.Rule | None) -> None:
+    for m, n in ((3, 3), (4, 3), (3, 4)):
+        A = with_singular_values([3.0, 2.0, 0.7], m, n).to(dtype)
+        want = gradient(A, rule, of=vectors)
+        for scale in (1e-8, 1e8):
+            got = gradient(scale * A, rule, of=vectors).double() * scale
+            assert cases.relative_error(got, want) <= 100 * cases.eps(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), EXTREMES, ids=cases.ident)
+def test_scale_does_not_matter_where_squares_overflow(dtype: torch.dtype, scale: float) -> None:
+    for m, n in ((3, 3), (4, 3)):
+        A = with_singular_values([3.0, 2.0, 0.7], m, n).to(dtype)
+        got = gradient(scale * A, None, of=vectors).double() * scale
+        assert cases.relative_error(got, gradient(A, None, of=vectors)) <= 100 * cases.eps(dtype)
+
+
+def test_every_rule_has_its_own_gradient() -> None:
+    A = with_singular_values([1.0, 1.0 - 1e-8, 0.5], 4)
+    rules = [*cases.BOUNDED_RULES, sg.Lorentzian(rtol=1e-3), sg.Taylor(3), sg.Clip(30.0)]
+    gradients = [gradient(A, rule) for rule in rules]
+    for i, one in enumerate(gradients):
+        for other in gradients[:i]:
+            assert cases.relative_error(one, other) > 1e-3
+    assert torch.equal(gradient(A, None), gradient(A, sg.Lorentzian()))
+
+
+def test_near_ties_are_bounded_by_the_rule() -> None:
+    """|K| <= 1/(2 rtol): the gradient does not grow as the gap closes."""
+    sizes = [
+        gradient(with_singular_values([1.0, 1.0 - gap, 0.5]), sg.Lorentzian(1e-3)).norm() for gap in (1e-3, 1e-6, 1e-12)
+    ]
+    assert max(sizes) < 1e4
+    analytic = gradient(with_singular_values([1.0, 1.0 - 1e-12, 0.5]), sg.Analytic()).norm()
+    assert not analytic < 1e8
+
+
+def smooth(A: Tensor) -> Tensor:
+    return invariant(*sg.svd(A))[3]
+
+
+def test_transforms() -> None:
+    A, tangent = cases.random(3, 4, 3), cases.random(3, 4, 3, seed=1)
+    want = torch.stack([smooth(a) for a in A])
+    torch.testing.assert_close(torch.func.vmap(smooth)(A), want)
+    torch.testing.assert_close(torch.func.vmap(smooth, in_dims=1)(A.movedim(0, 1)), want)
+    value, pushed = torch.func.jvp(smooth, (A,), (tangent,))
+    torch.testing.assert_close(value, want)
+    difference = (smooth(A + 1e-6 * tangent) - smooth(A - 1e-6 * tangent)) / 2e-6
+    torch.testing.assert_close(pushed, difference, rtol=1e-6, atol=1e-7)
+    by_rows = torch.func.jacrev(smooth)(A[0])
+    torch.testing.assert_close(by_rows, torch.func.jacfwd(smooth)(A[0]))
+    torch.testing.assert_close(torch.einsum("ijkl,kl->ij", by_rows, tangent[0]), pushed[0])
+    each = torch.func.vmap(torch.func.grad(lambda a: smooth(a).pow(2).sum()))(A)
+    torch.testing.assert_close(each, torch.func.grad(lambda A: smooth(A).pow(2).sum())(A))
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_compiles_whole(backend: str) -> None:
+    compiled = torch.compile(smooth, fullgraph=True, backend=backend)
+    A = cases.random(2, 4, 3).requires_grad_()
+    torch.testing.assert_close(compiled(A), smooth(A))
+    (got,) = torch.autograd.grad(compiled(A).pow(2).sum(), A)
+    (want,) = torch.autograd.grad(smooth(A).pow(2).sum(), A)
+    torch.testing.assert_close(got, want)
+
+
+def test_autocast_changes_nothing() -> None:
+    A = with_singular_values([3.0, 2.0, 0.7], 5).float().requires_grad_()
+    out = sg.svd(A)
+    weights = [cases.random(*x.shape, dtype=torch.float32, seed=i) for i, x in enumerate(out)]
+    (want,) = torch.autograd.grad(out, A, weights)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = sg.svd(A)
+        (got,) = torch.autograd.grad(inside, A, weights)
+    for x, y in zip(inside, out, strict=True):
+        assert torch.equal(x, y)
+    assert got.dtype == torch.float32
+    assert cases.relative_error(got, want) <= 10 * cases.eps(torch.float32)

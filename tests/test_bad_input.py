@@ -1,0 +1,501 @@
+"""Bad input gets one clear error and changes nothing; good input of any batch shape, size, layout and dtype works."""
+
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
+
+from . import cases
+
+Call = Callable[..., Any]
+EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=
+    "eigh": sg.eigh,
+    "sqrtm": sg.sqrtm,
+    "inv_sqrtm": sg.inv_sqrtm,
+    "powm": lambda M, **options: sg.powm(M, 0.3, **options),
+    "logm": sg.logm,
+    "expm": sg.expm,
+    "spectral_map": lambda M, **options: sg.spectral_map(M, torch.atan, **options),
+    "projector": lambda M, **options: sg.projector(M, **{"rank": 1, **options}),
+    "projector(energy)": lambda M, **options: sg.projector(M, energy=0.8, **options),
+}
+FLOORED = ("sqrtm", "inv_sqrtm", "powm", "logm", "expm", "spectral_map")
+SINGULAR_VALUES: dict[str, Call] = {"svd": sg.svd, "polar": sg.polar}
+SOLVED = {"tol": sg.NewtonSchulz(), "steps": sg.NewtonSchulz(steps=5)}
+ROOTS: dict[str, Call] = {
+    f"{root.__name__}({kind})": partial(root, solver=solver)
+    for root in (sg.sqrtm, sg.inv_sqrtm)
+    for kind, solver in SOLVED.items()
+}
+POLARS: dict[str, Call] = {f"polar({kind})": partial(sg.polar, solver=solver) for kind, solver in SOLVED.items()}
+SAMPLES: dict[str, Call] = {"moments": sg.moments, "covariance": sg.covariance}
+
+SQUARE = EIGEN | ROOTS
+DECOMPOSED = SQUARE | SINGULAR_VALUES | POLARS
+ALL = DECOMPOSED | SAMPLES
+NAN, INF = math.nan, math.inf
+
+
+def each(functions: dict[str, Call]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(("name", "function"), functions.items(), ids=functions)
+
+
+def positive(*batch: int, n: int = 3, dtype: torch.dtype = torch.float64) -> Tensor:
+    return cases.with_spectrum(cases.separated(n), *batch, dtype=dtype)
+
+
+def refuses(error: type[Exception], name: str, function: Call, *args: Any, **options: Any) -> str:
+    """The message of the error, after making sure that it names the function and that the attempt left no trace."""
+    given = [x for x in args if isinstance(x, Tensor)]
+    copies, rng, counts = [x.clone() for x in given], torch.get_rng_state(), sg.counts()
+    with pytest.raises(error) as caught:
+        function(*args, **options)
+    assert isinstance(caught.value, sg.errors.SpectralError)
+    assert str(caught.value).startswith(f"`{name.split('(')[0]}")
+    for x, copy in zip(given, copies, strict=True):
+        torch.testing.assert_close(x, copy, rtol=0, atol=0, equal_nan=True)
+        assert x.grad is None
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert sg.counts() == counts
+    return str(caught.value)
+
+
+# What a matrix must be
+
+
+@each(ALL)
+def test_not_a_matrix(name: str, function: Call) -> None:
+    M = positive()
+    for bad, kind in ((M.tolist(), "list"), (M.numpy(), "ndarray"), (None, "NoneType"), (2.0, "float")):
+        message = refuses(DtypeError, name, function, bad)
+        assert f"must be a torch.Tensor, got {kind}. Convert it with torch.as_tensor" in message
+    for bad in (torch.ones(3), torch.tensor(1.0)):
+        message = refuses(ShapeError, name, function, bad)
+        assert f"at least two dimensions, (*batch, {'n, n' if name in SQUARE else 'm, n'}), got shape" in message
+    for dtype in (torch.int64, torch.int32, torch.uint8, torch.bool):
+        message = refuses(DtypeError, name, function, torch.ones(2, 2).to(dtype))
+        assert f"must be floating point or complex, got {dtype}" in message
+
+
+@each(SQUARE)
+def test_not_square(name: str, function: Call) -> None:
+    for shape in ((4, 3), (3, 4), (2, 3, 1)):
+        message = refuses(ShapeError, name, function, torch.ones(shape))
+        assert f"must be square in its last two dimensions, got {shape}" in message
+        assert "use `svd` or `polar`" in message
+
+
+@each(DECOMPOSED)
+def test_not_finite(name: str, function: Call) -> None:
+    M = positive(2)
+    M[1, 0, 1] = M[1, 1, 0] = NAN
+    M[1, 2, 2] = -INF
+    message = refuses(NonFiniteError, name, function, M)
+    assert "2 NaN and 1 Inf among 18 entries, the first at index (1, 0, 1)" in message
+    message = refuses(NonFiniteError, name, function, torch.full((3, 3), INF))
+    assert "0 NaN and 9 Inf among 9 entries, the first at index (0, 0)" in message
+    refuses(NonFiniteError, name, function, torch.full((1, 1), NAN, dtype=torch.float16))
+    refuses(NonFiniteError, name, function, torch.full((1, 1), complex(1, NAN)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=cases.ident)
+@each(SQUARE)
+def test_not_symmetric(name: str, function: Call, dtype: torch.dtype) -> None:
+    tolerance = cases.eps(dtype) ** 0.5
+    for scale in (1.0, 1e-6):
+        M = scale * torch.eye(3, dtype=dtype).repeat(2, 1, 1)
+        M[1, 0, 1] = scale * tolerance  # half of it is the distance from the symmetric part
+        function(M)
+        M[1, 0, 1] = scale * 4 * tolerance * (1j if dtype.is_complex else 1)
+        message = refuses(SymmetryError, name, function, M)
+        assert "must be symmetric (Hermitian)" in message
+        assert "pass (M + M.mH) / 2" in message
+        function((M + M.mH) / 2)
+    if dtype.is_complex:
+        refuses(SymmetryError, name, function, torch.eye(2) * (1 + 0.1j))
+
+
+NEGATIVE = torch.diag(torch.tensor([1.0, 2.0, -0.5]))
+SINGULAR = torch.diag(torch.tensor([1.0, 2.0, 0.0]))
+DOMAINS: dict[str, Call] = {  # name -> function of a positive (semi-)definite matrix
+    "sqrtm": sg.sqrtm,
+    "powm(0.3)": lambda M, **options: sg.powm(M, 0.3, **options),
+    "inv_sqrtm": sg.inv_sqrtm,
+    "powm(-1)": lambda M, **options: sg.powm(M, -1, **options),
+    "logm": sg.logm,
+}
+
+
+@pytest.mark.parametrize("gradient", [None, sg.Lorentzian(), sg.PowerIteration(5)], ids=["exact", "lorentzian", "power"])
+@each(DOMAINS)
+def test_outside_the_domain(name: str, function: Call, gradient: Any) -> None:
+    function = partial(function, gradient=gradient)
+    message = refuses(DefinitenessError, name, function, torch.stack([torch.eye(3), NEGATIVE]))
+    assert "1 of 2 matrices" in message
+    assert "-5.000e-01" in message
+    if name in ("sqrtm", "powm(0.3)"):
+        assert function(SINGULAR).isfinite().all()
+    else:
+        message = refuses(DefinitenessError, name, function, SINGULAR)
+        assert "must be positive definite" in message
+        assert "pass floor=" in message
+    assert function(SINGULAR, floor=1e-3).isfinite().all()
+
+
+def test_newton_outside_the_domain() -> None:
+    for name in ("sqrtm(tol)", "inv_sqrtm(tol)"):
+        assert "1 of 2 matrices" in refuses(DefinitenessError, name, ROOTS[name], torch.stack([torch.eye(3), NEGATIVE]))
+    for bad in (SINGULAR, torch.zeros(2, 2)):
+        assert "singular" in refuses(DefinitenessError, "inv_sqrtm", ROOTS["inv_sqrtm(tol)"], bad)
+        assert "full rank" in refuses(DefinitenessError, "polar", POLARS["polar(tol)"], bad)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"gradient": sg.PowerIteration(5)}, {"solver": sg.PowerDeflation(5, torch.Generator())}],
+    ids=["default", "PowerIteration", "PowerDeflation"],
+)
+def test_energy_of_an_indefinite_matrix(options: dict[str, Any]) -> None:
+    message = refuses(DefinitenessError, "projector", sg.projector, NEGATIVE, energy=0.5, **options)
+    assert "must be positive semi-definite" in message
+
+
+@pytest.mark.parametrize("gradient", [None, sg.Lorentzian()], ids=["exact", "lorentzian"])
+def test_exponential_overflows(gradient: Any) -> None:
+    M = torch.eye(2) * torch.tensor([80.0, 90.0])[:, None, None]
+    message = refuses(NonFiniteError, "expm", sg.expm, M, gradient=gradient)
+    assert "exponential of the largest eigenvalue, 90, overflows torch.float32 (limit 88.72)" in message
+    assert sg.expm(M.double(), gradient=gradient).isfinite().all()
+    assert sg.expm(-M, gradient=gradient).isfinite().all()
+
+
+# Options
+
+
+@pytest.mark.parametrize("wrong", ["exact", sg.Exact, sg.Auto, 3], ids=["string", "rule class", "solver class", "number"])
+@each(EIGEN | SINGULAR_VALUES)
+def test_gradient_and_solver_are_objects(name: str, function: Call, wrong: object) -> None:
+    message = refuses(OptionError, name, function, positive(), gradient=wrong)
+    assert "gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), Analytic()" in message
+    assert repr(wrong) in message
+    message = refuses(OptionError, name, function, positive(), solver=wrong)
+    assert "solver must be" in message
+    assert repr(wrong) in message
+
+
+@each(SINGULAR_VALUES)
+def test_power_iteration_is_for_eigenvalues(name: str, function: Call) -> None:
+    message = refuses(OptionError, name, function, positive(), gradient=sg.PowerIteration(3))
+    assert "PowerIteration(19), got" not in message  # what is refused must not be recommended
+    refuses(OptionError, name, function, positive(), solver=sg.PowerDeflation(3))
+
+
+@each(EIGEN)
+def test_solvers_that_bring_their_own_gradient(name: str, function: Call) -> None:
+    for gradient in (sg.Exact(), sg.Lorentzian(), sg.PowerIteration(3)):
+        message = refuses(OptionError, name, function, positive(), gradient=gradient, solver=sg.PowerDeflation(3))
+        assert "PowerDeflation brings its own gradient" in message
+    if name in ("sqrtm", "inv_sqrtm"):
+        for options in ({"floor": 1e-3}, {"gradient": sg.Exact()}):
+            message = refuses(OptionError, name, function, positive(), solver=sg.NewtonSchulz(), **options)
+            assert "leave out floor= and gradient=" in message
+    else:
+        assert "NewtonSchulz" in refuses(OptionError, name, function, positive(), solver=sg.NewtonSchulz())
+
+
+def test_newton_schulz_and_singular_values() -> None:
+    M, solver = positive(), sg.NewtonSchulz()
+    assert "leave out gradient=" in refuses(OptionError, "polar", sg.polar, M, gradient=sg.Exact(), solver=solver)
+    assert "must be Auto(), Lapack() or SVD()" in refuses(OptionError, "svd", sg.svd, M, solver=solver)
+    assert "not both" in refuses(OptionError, "NewtonSchulz", sg.NewtonSchulz, tol=1e-3, steps=5)
+
+
+OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
+    ("NewtonSchulz", sg.NewtonSchulz, "tol", (0, 1, -0.1, NAN, "tight"), "tol must lie in (0, 1)"),
+    ("NewtonSchulz", sg.NewtonSchulz, "steps", (0, -1, 1.5, "five", True), "steps must be a whole number >= 1"),
+    ("projector", partial(sg.projector, positive()), "rank", (0, 4, -1, True, 1.5, "all"), "a whole number from 1 to 3"),
+    ("projector", partial(sg.projector, positive()), "energy", (0, -0.5, 1.1, NAN, "most"), "energy must lie in (0, 1]"),
+    ("powm", partial(sg.powm, positive()), "alpha", (NAN, INF, torch.tensor(0.5), "half", True, None, 1j), "finite number"),
+    ("covariance", partial(sg.covariance, positive()), "eps", (-1e-3, NAN, INF, "small"), "eps must be"),
+    ("covariance", partial(sg.covariance, positive()), "correction", (NAN, -INF, "one"), "correction must be"),
+    *(
+        (name, partial(function, torch.ones(4, 7)), "group_size", (0, -2, 3, 8, 2.0, "two", True), "divides the 4 channels")
+        for name, function in SAMPLES.items()
+    ),
+    *((name, partial(EIGEN[name], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number") for name in FLOORED),
+    *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:4]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "option", "value", "fragment"),
+    [
+        pytest.param(name, function, option, value, fragment, id=f"{name}({option}={value})")
+        for name, function, option, values, fragment in OPTIONS
+        for value in values
+    ],
+)
+def test_bad_option(name: str, function: Call, option: str, value: Any, fragment: str) -> None:
+    message = refuses(OptionError, name, function, **{option: value})
+    assert option in message
+    assert fragment in message
+    assert repr(value) in message
+
+
+def test_rank_or_energy() -> None:
+    for options in ({}, {"rank": 1, "energy": 0.5}):
+        assert "either rank= or energy=" in refuses(OptionError, "projector", sg.projector, positive(), **options)
+
+
+def test_samples_that_do_not_suffice() -> None:
+    X = torch.ones(4, 7)
+    for correction in (7, 8.5):
+        message = refuses(ShapeError, "covariance", sg.covariance, X, correction=correction)
+        assert f"more than {correction} samples in its last dimension, got 7" in message
+    refuses(ShapeError, "covariance", sg.covariance, X[:, :0])
+    assert "at least one" in refuses(OptionError, "merge_moments", sg.merge_moments, [])
+    parts = [sg.moments(X), sg.moments(X[:3])]
+    assert "[(3, 3), (4, 4)]" in refuses(ShapeError, "merge_moments", sg.merge_moments, parts)
+
+
+@pytest.mark.parametrize("gradient", [None, sg.Lorentzian()], ids=["exact", "lorentzian"])
+@pytest.mark.parametrize(
+    ("f", "error", "fragment"),
+    [
+        pytest.param(3, OptionError, "f must be a function of a tensor, got 3", id="number"),
+        pytest.param(None, OptionError, "f must be a function", id="none"),
+        pytest.param(lambda x: x.sum(), ShapeError, "turned shape (3,) into ()", id="sum"),
+        pytest.param(lambda x: x[..., :1], ShapeError, "turned shape (3,) into (1,)", id="slice"),
+        pytest.param(lambda x: (x - 1.2).log(), NonFiniteError, "NaN or Inf at 1 of 3, the first 1.", id="nan"),
+        pytest.param(lambda x: 1 / (x - x), NonFiniteError, "NaN or Inf at 3 of 3, the first 1.", id="inf"),
+        pytest.param(lambda _: 2.0, OptionError, "f must", id="no tensor"),
+        pytest.param(lambda x: torch.complex(x, x), OptionError, "f must", id="complex"),
+    ],
+)
+def test_bad_function(f: Any, error: type[Exception], fragment: str, gradient: Any) -> None:
+    assert fragment in refuses(error, "spectral_map", sg.spectral_map, positive(), f, gradient=gradient)
+
+
+# Switching the checks
+
+
+def outputs(out: Any) -> tuple[Tensor, ...]:
+    return tuple(out) if isinstance(out, tuple) else (out,)
+
+
+@each(DECOMPOSED)
+def test_checks_off(name: str, function: Call) -> None:
+    skewed = torch.tensor([[2.0, 1.0], [0.0, 2.0]])
+    with sg.checks(False):
+        assert all(x.isnan().all() for x in outputs(function(torch.full((3, 3), NAN))))
+        if name in SQUARE:
+            torch.testing.assert_close(outputs(function(skewed)), outputs(function((skewed + skewed.mT) / 2)))
+        refuses(ShapeError, name, function, torch.ones(3))  # looks at no value, so it stays
+
+
+def test_checks_off_counts() -> None:
+    before = sg.counts()
+    with sg.checks(False):
+        assert sg.sqrtm(NEGATIVE).isfinite().all()
+        assert sg.inv_sqrtm(SINGULAR).isfinite().all()
+        sg.eigh(torch.full((3, 3), NAN))
+        sg.svd(torch.full((2, 3, 3), NAN))
+    after = sg.counts()
+    assert after["nonfinite_input"] - before.get("nonfinite_input", 0) == 3
+    assert after["clamped_eigenvalue"] - before.get("clamped_eigenvalue", 0) == 2
+
+
+def is_checked() -> bool:
+    try:
+        sg.eigh(torch.full((1, 1), NAN))
+    except NonFiniteError:
+        return True
+    return False
+
+
+def test_checks_nest_and_come_back() -> None:
+    assert is_checked()
+    with sg.checks(False):
+        assert not is_checked()
+        with sg.checks(True):
+            assert is_checked()
+        assert not is_checked()
+        with pytest.raises(NonFiniteError), sg.checks(True):
+            sg.eigh(torch.full((1, 1), NAN))
+        assert not is_checked()
+    assert is_checked()
+    with pytest.raises(KeyError), sg.checks(False):
+        raise KeyError
+    assert is_checked()
+
+
+def test_checks_belong_to_the_thread() -> None:
+    seen: list[bool] = []
+    inside, looked = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with sg.checks(False):
+            inside.set()
+            looked.wait(10)
+            seen.append(is_checked())
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    assert inside.wait(10)
+    assert is_checked()  # while the other thread is inside its block
+    looked.set()
+    thread.join()
+    assert seen == [False]
+    with sg.checks(False):
+        thread = threading.Thread(target=lambda: seen.append(is_checked()))
+        thread.start()
+        thread.join()
+    assert seen == [False, True]
+
+
+def test_vmap_counts_instead() -> None:
+    before = sg.counts().get("nonfinite_input", 0)
+    out = torch.func.vmap(sg.sqrtm)(torch.stack([torch.eye(2), torch.full((2, 2), NAN)]))
+    assert torch.equal(out[0], torch.eye(2))
+    assert out[1].isnan().all()
+    assert sg.counts()["nonfinite_input"] == before + 1
+
+
+def test_checks_on_under_vmap() -> None:
+    with sg.checks(True), pytest.raises(NonFiniteError):
+        torch.func.vmap(sg.sqrtm)(torch.full((2, 2, 2), NAN))
+
+
+# Shapes, layouts and dtypes that must just work
+
+
+def loss(out: Any) -> Tensor:
+    """Every differentiable entry of the output with a weight of its own."""
+    total = torch.zeros(())
+    for i, x in enumerate(outputs(out)):
+        if x.requires_grad:
+            weight = cases.random(*x.shape, dtype=torch.complex128 if x.is_complex() else torch.float64, seed=i + 7)
+            total = total + (x * weight.to(x.dtype)).real.sum()
+    return total
+
+
+def run(function: Call, M: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Outputs and the gradient of `loss`, after making sure that the input is untouched."""
+    copy = M.clone()
+    leaf = M.detach().requires_grad_()
+    out = outputs(function(leaf))
+    (gradient,) = torch.autograd.grad(loss(out), leaf)
+    assert torch.equal(M, copy)
+    assert gradient.dtype == M.dtype
+    return tuple(x.detach() for x in out), gradient
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=cases.ident)
+@each(ALL)
+def test_batches(name: str, function: Call, dtype: torch.dtype) -> None:
+    whole = positive(2, 3, dtype=dtype)
+    for batch in ((), (2,), (2, 3), (0,), (0, 3)):
+        M = {(): whole[0, 0], (2,): whole[:, 0], (2, 3): whole, (0,): whole[:0, 0], (0, 3): whole[:0]}[batch]
+        out, gradient = run(function, M)
+        assert gradient.shape == M.shape
+        assert not any(x.requires_grad for x in outputs(function(M)))
+        for i, x in enumerate(out):
+            assert x.device == M.device
+            assert x.dtype in (M.dtype, M.real.dtype, torch.float64 if name == "moments" else M.dtype)
+            if name == "moments" and i == 0:
+                continue  # the number of samples has no batch
+            assert x.shape[: len(batch)] == batch
+            for where in itertools.product(*map(range, batch)):
+                torch.testing.assert_close(x[where], outputs(function(M[where]))[i], rtol=1e-5, atol=1e-5)
+
+
+@each(ALL)
+def test_sizes_zero_and_one(name: str, function: Call) -> None:
+    scalar = {"sqrtm": 2, "inv_sqrtm": 0.5, "powm": 4**0.3, "logm": math.log(4), "expm": math.exp(4)}
+    scalar |= {"spectral_map": math.atan(4), "projector": 1, "eigh": 4, "svd": 1, "polar": 1, "covariance": 0}
+    M = torch.full((2, 1, 1), 4.0, dtype=torch.float64)
+    out, gradient = run(function, M)
+    short = name.split("(")[0]
+    if short in scalar and "steps" not in name:
+        torch.testing.assert_close(out[0].flatten().abs(), torch.full((2,), float(scalar[short]), dtype=torch.float64))
+    assert gradient.isfinite().all()
+    if name == "projector":
+        refuses(OptionError, name, function, torch.zeros(0, 0))  # no rank fits
+    elif name != "covariance":  # which has no samples then
+        for shape in ((0, 0), (2, 0, 0)):
+            out, gradient = run(function, torch.zeros(shape))
+            assert gradient.shape == shape
+            assert all(x.numel() == 0 for x in out[short == "moments" :])
+
+
+@each(ALL)
+def test_layouts(name: str, function: Call) -> None:
+    whole = positive(2, n=6)
+    layouts = {
+        "transposed": positive(2).mT,
+        "strided": whole[..., ::2, ::2],
+        "expanded": positive().expand(2, 3, 3),
+        "zero stride": torch.eye(1, dtype=torch.float64).expand(3, 3) + 2 * torch.eye(3, dtype=torch.float64),
+        "batch last": positive(2).permute(1, 2, 0).contiguous().permute(2, 0, 1),
+    }
+    for layout, M in layouts.items():
+        out, gradient = run(function, M)
+        want, want_gradient = run(function, M.clone(memory_format=torch.contiguous_format))
+        for x, y in zip((*out, gradient), (*want, want_gradient), strict=True):
+            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12, msg=f"{name}, {layout}")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=cases.ident)
+@each(ALL)
+def test_half_precision(name: str, function: Call, dtype: torch.dtype) -> None:
+    M = positive(2).to(dtype)
+    out, gradient = run(function, M)
+    want, _ = run(function, M.float())
+    assert gradient.dtype == dtype
+    for x, y in zip(out, want, strict=True):
+        if name == "moments":
+            assert torch.equal(x, y)  # stays in float32, to be merged
+        else:
+            assert x.dtype == dtype
+            assert torch.equal(x, y.to(dtype))
+
+
+def relative_floor(function: Call, M: Tensor, **options: Any) -> Any:
+    return function(M, floor=1e-6 * float(M.detach().abs().max()), **options)
+
+
+BOUNDED: dict[str, Call] = EIGEN | SINGULAR_VALUES
+BOUNDED |= {name: partial(relative_floor, EIGEN[name]) for name in ("inv_sqrtm", "logm")}
+BOUNDED |= {"expm": lambda M, **options: sg.expm(M / M.detach().abs().max(), **options)}  # e^(1e8) overflows
+BOUNDED |= {"svd(tall)": lambda M, **options: sg.svd(torch.cat([M, M], -2), **options)}
+
+
+@each(BOUNDED)
+def test_gradients_are_finite(name: str, function: Call) -> None:
+    failed = []
+    for spectrum in cases.SPECTRA:
+        for scale in cases.SCALES:
+            for dtype in (torch.float32, torch.float64):
+                M = cases.with_spectrum(scale * spectrum(6), dtype=dtype)
+                for rule in (None, *cases.BOUNDED_RULES):
+                    out, gradient = run(partial(function, gradient=rule), M)
+                    if not all(x.isfinite().all() for x in (*out, gradient)):
+                        failed.append((spectrum.__name__, scale, dtype, rule))
+    assert not failed
+
+
+def test_the_analytic_gradient_is_not_finite() -> None:
+    """The control: what the others are bounded against."""
+    for name, function in (EIGEN | SINGULAR_VALUES).items():
+        if not name.startswith("projector"):
+            _, gradient = run(partial(function, gradient=sg.Analytic()), torch.eye(3))
+            assert not gradient.isfinite().all(), name
