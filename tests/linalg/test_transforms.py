@@ -149,7 +149,7 @@ def test_compiled_transforms_are_refused_or_right(transform):
     """torch.compile ignores a Function's backward inside torch.func: an error in one graph, else eager code."""
     M = spd()
     derivative = transform(lambda M: sg.sqrtm(M).pow(3).sum())
-    with pytest.raises(Exception, match="torch.compile ignores"):
+    with pytest.raises(Exception, match=r"torch\.compile ignores"):
         torch.compile(derivative, backend="aot_eager", fullgraph=True)(M)
     torch.compiler.reset()
     torch.testing.assert_close(torch.compile(derivative, backend="aot_eager")(M), derivative(M))

@@ -37,7 +37,9 @@ class Lorentzian(Rule):
         rtol = _DEFAULT_RTOL[eigenvalues.dtype] if self.rtol is None else self.rtol
         size = scale(eigenvalues)
         size = torch.where(size > 0, size, 1)
-        gap = gaps(eigenvalues / size)  # relative: neither it nor its square overflows, nor vanishes before w^2 does
+        # The gap of two numbers near the largest one, of opposite signs, would overflow: take half of it there.
+        factor = torch.where(size > torch.finfo(size.dtype).max / 4, 0.5, 1.0).to(size.dtype)
+        gap = gaps(eigenvalues * factor[..., 0]) / (size * factor)  # relative: its square is safe
         # A zero gap is replaced before the division, or second derivatives at it are those of 0/0.
         zero = gap == 0
         gap = torch.where(zero, 1, gap)
