@@ -1,6 +1,6 @@
 """Gradients through eigendecompositions that never blow up."""
 
-from spectralgrad import errors
+from spectralgrad import errors, nn, orthogonal
 from spectralgrad.linalg.checks import checks
 from spectralgrad.linalg.counters import counts, reset_counts
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
@@ -42,6 +42,8 @@ __all__ = [
     "logm",
     "merge_moments",
     "moments",
+    "nn",
+    "orthogonal",
     "polar",
     "powm",
     "projector",

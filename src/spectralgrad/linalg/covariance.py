@@ -23,8 +23,8 @@ class Moments(NamedTuple):
 
     def covariance(self, *, correction: float = 0.0, eps: float = 0.0) -> Tensor:
         """scatter / (samples - correction) + eps I."""
-        divisor = (self.samples - correction).clamp(min=torch.finfo(torch.float64).tiny)
-        C = self.scatter / divisor.to(self.scatter.real.dtype)
+        smallest = torch.finfo(self.scatter.dtype).tiny  # no samples, no scatter: 0, not NaN
+        C = self.scatter / (self.samples - correction).to(self.scatter.real.dtype).clamp(min=smallest)
         return C + eps * torch.eye(C.shape[-1], dtype=C.dtype, device=C.device) if eps else C
 
 
@@ -53,7 +53,7 @@ def _moments(who: str, X: Tensor, group_size: int | None) -> Moments:
     centred = X - mean.unsqueeze(-1)
     rest = centred.sum(-1) / max(n, 1)  # what rounding left in the mean
     scatter = matmul(centred, centred.mH) - n * rest.unsqueeze(-1) * rest.conj().unsqueeze(-2)
-    count = torch.full((), float(n), dtype=torch.float64, device=X.device)
+    count = torch.full((), n, dtype=torch.float64, device=X.device)
     return Moments(count, mean + rest, hermitian_part(scatter))
 
 

@@ -1,0 +1,174 @@
+"""Decorrelated batch normalisation: whitening by groups of channels (PAMI Alg. 2, NIPS19 Alg. 1)."""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+from spectralgrad.linalg.covariance import Moments
+from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
+from spectralgrad.linalg.functions import AnySolver, inv_sqrtm
+from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
+from spectralgrad.linalg.solvers import PowerDeflation
+
+from .statistics import BatchStatistics, covariance_of, is_whole, require_options
+
+__all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
+
+
+class _DecorrelatedBatchNorm(BatchStatistics):
+    running_covariance: Tensor | None
+    running_whitening: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        group_size: int | None = None,
+        eps: float = 1e-4,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        whitening: Literal["zca", "pca"] = "zca",
+        running: Literal["covariance", "whitening"] = "covariance",
+        gradient: Gradient | None = None,
+        solver: AnySolver | NewtonSchulz = AUTO,
+        process_group: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        who = type(self).__name__
+        require_options(who, num_features, eps, momentum, process_group)
+        size = num_features if group_size is None else group_size
+        if not is_whole(size) or num_features % size:
+            raise OptionError(
+                f"`{who}`: group_size must be a whole number that divides num_features={num_features}, got {group_size!r}. "
+                "None makes one group of all channels."
+            )
+        if whitening not in ("zca", "pca"):
+            raise OptionError(f'`{who}`: whitening must be "zca" or "pca", got {whitening!r}.')
+        if running not in ("covariance", "whitening"):
+            raise OptionError(f'`{who}`: running must be "covariance" or "whitening", got {running!r}.')
+        super().__init__(
+            num_features,
+            size,
+            eps,
+            momentum,
+            affine,
+            track_running_stats,
+            process_group,
+            device,
+            dtype,
+            {f"running_{running}": (num_features // size, size, size)},
+        )
+        self.whitening = whitening
+        self.running = running
+        self.gradient = _gradient(who, whitening, gradient, solver)
+        self.solver = solver
+
+    def whitening_matrix(self, covariance: Tensor) -> Tensor:
+        """W (*B, d, d) for a covariance (*B, d, d) without eps.
+
+        ZCA: (covariance + eps I)^(-1/2). PCA: L^(-1/2) V^T, largest eigenvalue first, each eigenvector with its largest
+        entry positive. Eigenvalues that rounding left below eps count as eps.
+        """
+        shifted = covariance + self.eps * torch.eye(self.group_size, dtype=covariance.dtype, device=covariance.device)
+        if isinstance(self.solver, NewtonSchulz):  # has no eigenvalues to clamp
+            return inv_sqrtm(shifted, solver=self.solver)
+        if self.whitening == "zca":
+            return inv_sqrtm(shifted, gradient=self.gradient, solver=self.solver, floor=self.eps)
+        w, V = eigh(shifted, gradient=self.gradient, solver=self.solver)
+        sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()
+        w = torch.where(w < self.eps, self.eps, w)
+        return (V * sign * w.rsqrt().unsqueeze(-2)).mT.flip(-2)
+
+    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        covariance = covariance_of(batch)
+        W = self.whitening_matrix(covariance)
+        running = {"running_covariance": covariance} if self.running == "covariance" else {"running_whitening": W}
+        return W, covariance, running
+
+    def from_running(self, dtype: torch.dtype) -> Tensor:
+        if self.running == "whitening":
+            assert self.running_whitening is not None
+            return self.running_whitening
+        assert self.running_covariance is not None
+        options = (dtype, self.eps, self.whitening, self.gradient, self.solver)
+        return self.keep(self.running_covariance, options, lambda C: self.whitening_matrix(C.to(dtype)))
+
+    def extra_repr(self) -> str:
+        return (
+            f"{super().extra_repr()}, whitening={self.whitening!r}, running={self.running!r}, gradient={self.gradient}, "
+            f"solver={self.solver}"
+        )
+
+
+def _gradient(who: str, whitening: str, gradient: Gradient | None, solver: AnySolver | NewtonSchulz) -> Gradient | None:
+    """The rule to use, or the error for one that does not go with the solver; None where the solver brings its own."""
+    if isinstance(solver, NewtonSchulz) and whitening == "pca":
+        raise OptionError(f'`{who}`: NewtonSchulz has no eigenvectors; with whitening="pca" take another solver.')
+    if isinstance(solver, NewtonSchulz | PowerDeflation):
+        if gradient is not None:
+            raise OptionError(f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}.")
+        return None
+    require_solver(who, solver)
+    if gradient is None:
+        return Exact() if whitening == "zca" else Lorentzian()
+    return gradient if isinstance(gradient, PowerIteration) else require_rule(who, gradient)
+
+
+class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
+    """Batch normalisation that also decorrelates: the covariance of its output is the identity, in groups of channels.
+
+    y = weight * W (x - mean) + bias,   W = (C + eps I)^(-1/2) (ZCA)   or   L^(-1/2) V^T (PCA),   C = V L V^T + ...
+
+    with mean and covariance C over batch and positions, divided by their number. In eval mode they come from running
+    averages, and W is computed once and kept until those change. See docs/layers/decorrelation.md.
+
+    Args:
+        num_features: channels C of the input (N, C, H, W).
+        group_size: whiten groups of so many neighbouring channels; None is all channels. Must divide num_features.
+        eps: the shift of the covariance's diagonal; eigenvalues of C + eps I below it count as it.
+        momentum: the weight of the new batch in running averages; None for a cumulative mean.
+        affine: learn a weight and a bias for each channel.
+        track_running_stats: False uses the batch's own statistics in eval mode too.
+        whitening: "zca" or "pca".
+        running: average the "covariance" (PAMI) or the "whitening" matrix (NIPS19).
+        gradient: a rule; None is `Exact()` for ZCA, `Lorentzian()` for PCA, and the solver's own where it brings one.
+        solver: an eigensolver, `PowerDeflation`, or for ZCA `NewtonSchulz`.
+        process_group: merge the statistics of training over its ranks, exactly; None is this process alone.
+
+    Raises:
+        OptionError: an option out of range.
+        ShapeError, DtypeError: an input of the wrong shape or kind, or of one value per channel in training.
+        NonFiniteError: NaN or Inf in a training batch, on any rank.
+
+    >>> layer = DecorrelatedBatchNorm2d(8, group_size=4)
+    >>> y = layer(torch.randn(16, 8, 5, 5, generator=torch.Generator().manual_seed(0)))
+    >>> Y = y[:, :4].transpose(0, 1).flatten(1)  # the first group
+    >>> bool(((Y @ Y.mT / 400 - torch.eye(4)).abs() < 1e-3).all())
+    True
+    """
+
+    ndims = (4,)
+
+
+class DecorrelatedBatchNorm1d(_DecorrelatedBatchNorm):
+    """`DecorrelatedBatchNorm2d` for inputs (N, C) or (N, C, L).
+
+    >>> DecorrelatedBatchNorm1d(6, group_size=3)(torch.ones(4, 6)).abs().max()
+    tensor(0., grad_fn=<MaxBackward1>)
+    """
+
+    ndims = (2, 3)
+
+
+class DecorrelatedBatchNorm3d(_DecorrelatedBatchNorm):
+    """`DecorrelatedBatchNorm2d` for inputs (N, C, D, H, W).
+
+    >>> DecorrelatedBatchNorm3d(2)(torch.zeros(1, 2, 3, 3, 3)).shape
+    torch.Size([1, 2, 3, 3, 3])
+    """
+
+    ndims = (5,)

@@ -1,0 +1,159 @@
+"""PCA denoising: standardise, project on the leading eigenvectors and back (NIPS19 3.2)."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+from spectralgrad.linalg.checks import checks, is_number
+from spectralgrad.linalg.covariance import Moments
+from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
+from spectralgrad.linalg.functions import AnySolver
+from spectralgrad.linalg.projector import projector
+from spectralgrad.linalg.rules import Lorentzian, PowerIteration
+from spectralgrad.linalg.solvers import PowerDeflation
+
+from .statistics import BatchStatistics, covariance_of, is_whole, require_options
+
+__all__ = ["PCADenoise1d", "PCADenoise2d"]
+
+_DEFAULT_ENERGY = 0.99  # the best of NIPS19's Table 4a
+
+
+class _PCADenoise(BatchStatistics):
+    running_var: Tensor | None
+    running_covariance: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        energy: float | None = None,
+        rank: int | None = None,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        gradient: Gradient | None = None,
+        solver: AnySolver = AUTO,
+        process_group: Any = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        who = type(self).__name__
+        require_options(who, num_features, eps, momentum, process_group)
+        if energy is not None and rank is not None:
+            raise OptionError(f"`{who}`: pass energy= or rank=, not both, got energy={energy!r} and rank={rank!r}.")
+        if energy is not None and not (is_number(energy) and 0 < energy <= 1):
+            raise OptionError(f"`{who}`: energy must lie in (0, 1], got {energy!r}.")
+        if rank is not None and not (is_whole(rank) and rank <= num_features):
+            raise OptionError(f"`{who}`: rank must be a whole number from 1 to num_features={num_features}, got {rank!r}.")
+        if isinstance(solver, PowerDeflation):
+            if gradient is not None:
+                raise OptionError(f"`{who}`: PowerDeflation brings its own gradient; leave out gradient={gradient}.")
+        else:
+            require_solver(who, solver)
+            if gradient is None:
+                gradient = Lorentzian()
+            elif not isinstance(gradient, PowerIteration):
+                require_rule(who, gradient)
+        super().__init__(
+            num_features,
+            num_features,
+            eps,
+            momentum,
+            affine,
+            track_running_stats,
+            process_group,
+            device,
+            dtype,
+            {"running_var": (num_features,), "running_covariance": (num_features, num_features)},
+        )
+        self.energy = _DEFAULT_ENERGY if energy is None and rank is None else energy
+        self.rank = rank
+        self.gradient = gradient
+        self.solver = solver
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether the projector is the identity, and the layer batch normalisation."""
+        return self.energy == 1 or self.rank == self.num_features
+
+    def projector(self, covariance: Tensor) -> Tensor:
+        """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
+        return projector(covariance, rank=self.rank, energy=self.energy, gradient=self.gradient, solver=self.solver)
+
+    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        covariance = covariance_of(batch)  # (1, C, C)
+        inverse = (_variance(covariance) + self.eps).rsqrt()  # 1/sigma, (1, C)
+        standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
+        A = inverse if self.keeps_all else self.projector(standardised) * inverse.unsqueeze(-2)
+        unbiased = _variance(covariance_of(batch, 1.0))  # as torch.nn.BatchNorm's
+        return A, standardised, {"running_var": unbiased, "running_covariance": standardised}
+
+    def from_running(self, dtype: torch.dtype) -> Tensor:
+        assert self.running_var is not None
+        inverse = (self.running_var.to(dtype) + self.eps).rsqrt().unsqueeze(0)  # (1, C)
+        return inverse if self.keeps_all else self.running_projector(dtype) * inverse.unsqueeze(-2)
+
+    def running_projector(self, dtype: torch.dtype) -> Tensor:
+        """P (1, C, C) of the running covariance, kept until that changes."""
+        source = self.running_covariance
+        assert source is not None
+        options = (dtype, self.energy, self.rank, self.gradient, self.solver)
+        if source.dtype.itemsize >= dtype.itemsize:
+            return self.keep(source, options, lambda C: self.projector(C.to(dtype).unsqueeze(0)))
+        # Rounding a covariance to half precision may leave negative eigenvalues that are no rounding in ``dtype``.
+        with checks(False):
+            return self.keep(source, options, lambda C: self.projector(C.to(dtype).unsqueeze(0)))
+
+    def extra_repr(self) -> str:
+        part = f"energy={self.energy}" if self.rank is None else f"rank={self.rank}"
+        return f"{super().extra_repr()}, {part}, gradient={self.gradient}, solver={self.solver}"
+
+
+def _variance(covariance: Tensor) -> Tensor:
+    return covariance.diagonal(dim1=-2, dim2=-1)
+
+
+class PCADenoise2d(_PCADenoise):
+    """Batch normalisation that keeps only the leading principal components of its standardised input.
+
+    y = weight * P s + bias,   s = (x - mean) / sqrt(variance + eps),   P = U_k U_k^T of the covariance of s
+
+    with k = ``rank``, or as few as carry ``energy`` of the sum of the eigenvalues. Energy 1 is batch normalisation. In
+    eval mode mean and variance come from running averages, and P is the projector of the running covariance of s: a
+    true one, not an average of projectors. See docs/layers/denoise.md.
+
+    Args:
+        num_features: channels C of the input (N, C, H, W).
+        energy: part of the sum of eigenvalues to keep, in (0, 1]; 0.99 if neither it nor rank is given.
+        rank: how many components to keep.
+        eps: added to the variances.
+        momentum, affine, track_running_stats: as in torch.nn.BatchNorm2d.
+        gradient: the rule for the gap at the cut; None is `Lorentzian()`, or the solver's own where it brings one.
+        solver: an eigensolver or `PowerDeflation`.
+        process_group: merge the statistics of training over its ranks, exactly; None is this process alone.
+
+    Raises:
+        OptionError, ShapeError, DtypeError, NonFiniteError: as `DecorrelatedBatchNorm2d`.
+
+    >>> x = torch.randn(16, 4, 5, 5, generator=torch.Generator().manual_seed(0))
+    >>> y = PCADenoise2d(4, rank=2, affine=False)(x)
+    >>> torch.linalg.matrix_rank(y.transpose(0, 1).flatten(1))
+    tensor(2)
+    >>> torch.allclose(PCADenoise2d(4, energy=1)(x), torch.nn.BatchNorm2d(4)(x), atol=1e-6)
+    True
+    """
+
+    ndims = (4,)
+
+
+class PCADenoise1d(_PCADenoise):
+    """`PCADenoise2d` for inputs (N, C) or (N, C, L).
+
+    >>> PCADenoise1d(3, rank=1)(torch.eye(3)).shape
+    torch.Size([3, 3])
+    """
+
+    ndims = (2, 3)

@@ -1,0 +1,332 @@
+"""Statistics of (N, C, *) inputs: of one batch, merged exactly over the ranks of a process group, and running."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import Module, Parameter, init
+
+from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from spectralgrad.linalg.checks import checking, is_number, is_transformed, require_finite
+from spectralgrad.linalg.covariance import Moments, merge_moments, moments
+from spectralgrad.linalg.precision import matmul
+
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def as_samples(x: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
+    """(N, C, *) -> (groups, C/groups, n), n = N times all positions; no copy where the channels lie last in memory."""
+    X = x.to(dtype).transpose(0, 1).flatten(1)
+    return X.view(groups, X.shape[0] // groups, X.shape[1])
+
+
+def as_input(Y: Tensor, given: Tensor) -> Tensor:
+    """The way back from `as_samples`, in the shape, dtype and memory format of ``given``."""
+    y = Y.to(given.dtype).reshape(given.shape[1], given.shape[0], *given.shape[2:]).transpose(0, 1)
+    last = _CHANNELS_LAST.get(given.ndim)
+    if last is None or given.is_contiguous() or (not torch.compiler.is_compiling() and is_transformed(given)):
+        return y.contiguous()  # vmap knows no other format
+    return y.contiguous(memory_format=last if given.is_contiguous(memory_format=last) else torch.contiguous_format)
+
+
+def covariance_of(batch: Moments, correction: float = 0.0) -> Tensor:
+    """scatter / (samples - correction), and 0 where there are no samples."""
+    return batch.scatter / (batch.samples - correction).clamp(min=1).to(batch.scatter.dtype)
+
+
+def merged_moments(who: str, local: Moments, group: Any) -> tuple[Moments, Tensor]:
+    """The moments of all ranks' samples together, and which ranks (world,) came with NaN or Inf.
+
+    Exact in value and gradient: as if one process held every sample. Ranks may hold different numbers of samples, or
+    none. One collective forward, one backward; the gradient is that of the sum of all ranks' losses, as in
+    SyncBatchNorm. Nothing is checked before the collective: a rank that raised alone would leave the others waiting.
+    """
+    total, mean, scatter, broken = _Merge.apply(*local, group, who)
+    return Moments(total, mean, scatter), broken
+
+
+@contextmanager
+def _collective(who: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"`{who}`: the statistics could not be exchanged over process_group. Another rank died, raised an error before "
+            f"its forward or backward pass, or did not come within the group's timeout: look there first. ({error})"
+        ) from error
+
+
+class _AllReduce(Function):
+    """The sum over all ranks: its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any, who: str) -> Tensor:
+        ctx.group, ctx.who = group, who
+        x = x.clone(memory_format=torch.contiguous_format)
+        with _collective(who):
+            dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return _AllReduce.apply(g, ctx.group, ctx.who), None, None
+
+
+class _Merge(Function):
+    """Local moments (n_i, m_i, S_i) -> those of the union, and which ranks brought NaN or Inf.
+
+    m = sum n_i m_i / n and S = sum S_i + n_i (m_i - m)(m_i - m)^T. Since sum n_i (m_i - m) = 0, S does not change with
+    m to first order, and for the gradients G_m, G_S of the sum of all losses
+
+        dS_i = G_S,   dm_i = (n_i / n) G_m + n_i (G_S + G_S^T)(m_i - m).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, samples: Tensor, mean: Tensor, scatter: Tensor, group: Any, who: str) -> tuple[Tensor, ...]:
+        # In float64, so that the count is exact and rounding happens once.
+        packed = torch.cat([x.to(torch.float64).flatten() for x in (samples, mean, scatter)])
+        parts = [torch.empty_like(packed) for _ in range(dist.get_world_size(group))]
+        with _collective(who):
+            dist.all_gather(parts, packed, group=group)
+        unpacked = [part.split([1, mean.numel(), scatter.numel()]) for part in parts]
+        merged = merge_moments([Moments(n[0], m.view_as(mean), S.view_as(scatter)) for n, m, S in unpacked])
+        total, m, S = merged.samples, merged.mean.to(mean.dtype), merged.scatter.to(mean.dtype)
+        broken = ~torch.isfinite(torch.stack(parts)).all(-1)
+        ctx.mark_non_differentiable(total, broken)
+        ctx.save_for_backward(samples, mean, total, m)
+        ctx.group, ctx.who = group, who
+        return total, m, S, broken
+
+    @staticmethod
+    def backward(ctx: Any, _: Any, g_mean: Tensor, g_scatter: Tensor, __: Any) -> tuple[Tensor | None, ...]:
+        samples, mean, total, merged_mean = ctx.saved_tensors
+        packed = _AllReduce.apply(torch.cat([g_mean.flatten(), g_scatter.flatten()]), ctx.group, ctx.who)
+        g_mean, g_scatter = packed[: mean.numel()].view_as(g_mean), packed[mean.numel() :].view_as(g_scatter)
+        n, weight = (x.to(mean.dtype) for x in (samples, samples / total.clamp(min=1)))
+        shift = (mean - merged_mean).unsqueeze(-1)  # (groups, d, 1)
+        through_scatter = matmul(g_scatter + g_scatter.mT, shift).squeeze(-1)
+        return None, weight * g_mean + n * through_scatter, g_scatter, None, None
+
+
+class BatchStatistics(Module):
+    """What the layers here share with torch.nn.BatchNorm: y = weight * A (x - mean) + bias, A from statistics.
+
+    In training mode, or without running statistics, A comes from the batch; else from the buffers. A subclass says how:
+    `from_batch` and `from_running`. The state changes last, so that an error leaves it as it was.
+    """
+
+    _version = 1
+    ndims: tuple[int, ...] = ()  # how many dimensions an input may have
+
+    running_mean: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        group_size: int,
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        process_group: Any,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        running: dict[str, tuple[int, ...]],
+    ) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.group_size = group_size
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        self.process_group = process_group
+        self.monitored = False  # keep `last_covariance` in training, for the diagnostics
+        self.last_covariance: Tensor | None = None  # (groups, d, d), before eps
+        self._kept: tuple[Any, ...] | None = None
+        for name in ("weight", "bias"):
+            value = Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
+            self.register_parameter(name, value)
+        for name, shape in {"running_mean": (num_features,), **running}.items():
+            self.register_buffer(name, torch.empty(shape, device=device, dtype=dtype) if track_running_stats else None)
+        count = torch.zeros((), dtype=torch.long, device=device) if track_running_stats else None
+        self.register_buffer("num_batches_tracked", count)
+        self.reset_parameters()
+
+    @property
+    def groups(self) -> int:
+        return self.num_features // self.group_size
+
+    # What a subclass gives.
+
+    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """A (groups, d, d), or its diagonal (groups, d); the covariance to monitor; new values for the running buffers."""
+        raise NotImplementedError
+
+    def from_running(self, dtype: torch.dtype) -> Tensor:
+        """A from the running buffers, at least in ``dtype``."""
+        raise NotImplementedError
+
+    # What torch.nn.BatchNorm has.
+
+    def reset_running_stats(self) -> None:
+        """Mean 0, variances 1, matrices I, no batch counted."""
+        for name, buffer in self.named_buffers(recurse=False):
+            if buffer.ndim >= 2:
+                buffer.copy_(torch.eye(buffer.shape[-1], dtype=buffer.dtype, device=buffer.device).expand_as(buffer))
+            else:
+                buffer.fill_(1 if name == "running_var" else 0)
+
+    def reset_parameters(self) -> None:
+        self.reset_running_stats()
+        if self.affine:
+            init.ones_(self.weight)  # type: ignore[arg-type]
+            init.zeros_(self.bias)  # type: ignore[arg-type]
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._require_input(input)
+        X = as_samples(input, self.groups, self._dtype(input))  # (groups, d, n)
+        if not (self.training or self.running_mean is None):
+            mean = self.running_mean.to(X.dtype).view(X.shape[:-1])
+            return as_input(self._transformed(self.from_running(X.dtype).to(X.dtype), X, mean), input)
+        batch = self._batch_moments(input, X)
+        A, covariance, running = self.from_batch(batch)
+        Y = as_input(self._transformed(A, X, batch.mean), input)
+        if self.training:
+            if self.monitored:
+                self.last_covariance = covariance.detach()
+            if self.track_running_stats and self.running_mean is not None:
+                self._update(batch, {"running_mean": batch.mean, **running})
+        return Y
+
+    def _transformed(self, A: Tensor, X: Tensor, mean: Tensor) -> Tensor:
+        """weight * A (X - mean) + bias, centred first: after it a large mean would cost digits."""
+        centred = X - mean.unsqueeze(-1)
+        shape = (*X.shape[:-1], 1)
+        diagonal = A.ndim == 2
+        A = A.unsqueeze(-1) if diagonal else A
+        if self.weight is not None:
+            A = self.weight.to(X.dtype).view(shape) * A  # type: ignore[operator]
+        Y = A * centred if diagonal else matmul(A, centred)
+        return Y if self.bias is None else Y + self.bias.to(X.dtype).view(shape)  # type: ignore[operator]
+
+    def _dtype(self, input: Tensor) -> torch.dtype:
+        """What to compute in: at least float32, at least what the input and the state have."""
+        own = self.weight if self.running_mean is None else self.running_mean
+        dtype = torch.promote_types(input.dtype, torch.float32)
+        return dtype if own is None else torch.promote_types(dtype, own.dtype)  # type: ignore[arg-type]
+
+    def _batch_moments(self, input: Tensor, X: Tensor) -> Moments:
+        who, batch, broken = type(self).__name__, moments(X), None
+        samples: float = X.shape[-1]
+        if self.process_group is not None:
+            batch, broken = merged_moments(who, batch, self.process_group)
+            samples = float(batch.samples) if checking(X) else math.inf
+        if samples == 1:
+            raise ShapeError(
+                f"`{who}`: expected more than 1 value per channel when training, got input of shape {tuple(input.shape)}. "
+                "Pass a larger batch, or call eval()."
+            )
+        if checking(X) and not is_transformed(X) and not bool(torch.isfinite(batch.scatter).all()):
+            require_finite(who, input, "input")
+            if broken is not None and bool(broken.any()):
+                raise NonFiniteError(
+                    f"`{who}`: `input` must be finite on every rank, but rank {broken.nonzero()[:, 0].tolist()} of "
+                    "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
+                )
+            raise NonFiniteError(
+                f"`{who}`: the covariance of `input` overflows {X.dtype}: entries reach {float(X.abs().max()):.2e}. "
+                "Scale the input down, or use float64."
+            )
+        return batch
+
+    @torch.no_grad()
+    def _update(self, batch: Moments, running: dict[str, Tensor]) -> None:
+        """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
+        count = self.num_batches_tracked
+        assert count is not None
+        count.add_(1)
+        factor = (batch.samples > 0).double() * (1 / count.double() if self.momentum is None else self.momentum)
+        for name, value in running.items():
+            buffer = getattr(self, name)
+            buffer.lerp_(value.detach().reshape(buffer.shape).to(buffer.dtype), factor.to(buffer.dtype))
+
+    def keep(self, source: Tensor, options: tuple[Any, ...], compute: Callable[[Tensor], Tensor]) -> Tensor:
+        """``compute(source)``, kept until ``source``, a buffer, or the options change.
+
+        A change is a new tensor, new memory or a new version, which every in-place edit gives. The references in the key
+        hold the memory, so that an address cannot come again. Compiled code cannot see versions and computes each time.
+        """
+        if torch.compiler.is_compiling() or is_transformed(source) or source.requires_grad or source.is_inference():
+            return compute(source)
+        kept = self._kept
+        if (
+            kept is not None
+            and kept[0] is source
+            and kept[1].data_ptr() == source.data_ptr()
+            and kept[2:4] == (source._version, options)
+        ):
+            return kept[4]  # type: ignore[no-any-return]
+        with torch.inference_mode(False), torch.no_grad():  # or a later backward could not use it
+            value = compute(source)
+        self._kept = (source, source.detach(), source._version, options, value)  # one assignment: safe between threads
+        return value
+
+    def extra_repr(self) -> str:
+        group = "" if self.group_size == self.num_features else f", group_size={self.group_size}"
+        return (
+            f"{self.num_features}{group}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+    def _require_input(self, input: Tensor) -> None:
+        who = f"`{type(self).__name__}`"
+        if not isinstance(input, Tensor) or not input.dtype.is_floating_point:
+            came = input.dtype if isinstance(input, Tensor) else type(input).__name__
+            raise DtypeError(f"{who}: `input` must be a real floating-point tensor, got {came}. Convert it with .float().")
+        if input.ndim not in self.ndims:
+            wanted = " or ".join(f"{ndim}D" for ndim in self.ndims)
+            raise ShapeError(f"{who}: `input` must be {wanted}, (N, C, *), got shape {tuple(input.shape)}.")
+        if input.shape[1] != self.num_features:
+            raise ShapeError(
+                f"{who}: `input` must have {self.num_features} channels in dimension 1, as num_features says, got shape "
+                f"{tuple(input.shape)}."
+            )
+
+    # The kept matrix is not worth a copy, and a process group cannot be copied.
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_kept": None}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BatchStatistics":
+        new = type(self).__new__(type(self))
+        memo[id(self)] = new
+        memo[id(self.process_group)] = self.process_group
+        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        return new
+
+
+def require_options(who: str, num_features: int, eps: float, momentum: float | None, process_group: Any) -> None:
+    """What all layers here ask of their options."""
+    if not is_whole(num_features):
+        raise OptionError(f"`{who}`: num_features must be a whole number >= 1, got {num_features!r}.")
+    if not (is_number(eps) and eps > 0):
+        raise OptionError(f"`{who}`: eps must be a finite number > 0, got {eps!r}. For next to none take 1e-12.")
+    if momentum is not None and not (is_number(momentum) and 0 <= momentum <= 1):
+        raise OptionError(f"`{who}`: momentum must lie in [0, 1], or be None for a cumulative mean, got {momentum!r}.")
+    if process_group is not None and not (dist.is_available() and isinstance(process_group, dist.ProcessGroup)):
+        raise OptionError(
+            f"`{who}`: process_group must be a torch.distributed.ProcessGroup that this rank belongs to, or None for this "
+            f"process alone, got {process_group!r}. All ranks are torch.distributed.group.WORLD."
+        )
+
+
+def is_whole(x: object) -> bool:
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 1

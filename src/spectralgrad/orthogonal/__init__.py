@@ -1,0 +1,14 @@
+"""Orthogonality of the layer before a decomposition (ECCV22): of its weight, its gradient and its learning rate."""
+
+from .gradient import NearestOrthogonalGradient
+from .loss import orthogonal_loss
+from .rate import OptimalLearningRate
+from .weight import orthogonal_weight, spectral_norm
+
+__all__ = [
+    "NearestOrthogonalGradient",
+    "OptimalLearningRate",
+    "orthogonal_loss",
+    "orthogonal_weight",
+    "spectral_norm",
+]
