@@ -1,6 +1,6 @@
 """Gradients through eigendecompositions that never blow up."""
 
-from spectralgrad import errors, nn, orthogonal
+from spectralgrad import diagnostics, errors, nn, orthogonal
 from spectralgrad.linalg.checks import checks
 from spectralgrad.linalg.counters import counts, reset_counts
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
@@ -35,6 +35,7 @@ __all__ = [
     "checks",
     "counts",
     "covariance",
+    "diagnostics",
     "eigh",
     "errors",
     "expm",

@@ -90,7 +90,7 @@ def test_other_rules_go_through_the_singular_vectors() -> None:
     tied = with_singular_values([2.0, 2.0 - 1e-13, 1.0], (4, 3))
     assert torch.equal(gradient(separate, gradient=sg.Exact()), gradient(separate))
     assert cases.relative_error(gradient(separate, gradient=sg.Lorentzian()), gradient(separate)) < 1e-12
-    for rule in (sg.Taylor(2), sg.Clip(0.1)):
+    for rule in (sg.Clip(0.1), sg.Lorentzian(rtol=1.0)):  # they bound 1/s too
         assert cases.relative_error(gradient(separate, gradient=rule), gradient(separate)) > 1e-3
     for rule in (sg.Lorentzian(), sg.Exact()):  # gaps cancel in U V^H: what is left divides by sums, under every rule
         assert cases.relative_error(gradient(tied, gradient=rule), gradient(tied)) < 1e-7

@@ -25,7 +25,8 @@ from .precision import hermitian_part, matmul
 __all__ = ["NewtonSchulz"]
 
 _QUADRATIC = 6  # steps from 0.1 to working accuracy once the convergence is quadratic, with one to spare
-_GROWTH = 1.001  # a residual that grows by more than rounding: the next step would only make it worse
+_GROWTH = 1.1  # a residual that grows so much in a step: a negative eigenvalue has reached a tenth of what will blow up
+_SINGULAR = 4  # times the root of eps: lifts what rounding left in the null space of a root above zero
 _UNCONVERGED = 0.1  # a residual above this means that a direction was not reached at all
 
 
@@ -152,7 +153,19 @@ def _coupled(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
             break
         Y_next, Z_next = _step(Y, Z, ZY)
         Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
-    return Y.clone(memory_format=torch.contiguous_format), Z.clone(memory_format=torch.contiguous_format)
+    contiguous = torch.contiguous_format
+    return Y.clone(memory_format=contiguous), Z.clone(memory_format=contiguous)
+
+
+def _root_derivative(Y: Tensor, Z: Tensor, E: Tensor) -> Tensor:
+    """X with Y X + X Y = E.
+
+    Where Y is singular, as I - Z Y shows, rounding has left eigenvalues of either sign in its null space. They are lifted
+    above zero: the equation has no bounded solution else. The gradient is then good to two or three digits only.
+    """
+    unreached = torch.linalg.matrix_norm(_identity_like(Y) - matmul(Z, Y), keepdim=True)
+    lift = torch.where(unreached > 0.5, _SINGULAR * float(torch.finfo(Y.dtype).eps) ** 0.5 * _norm(Y), 0)
+    return lyapunov(Y + lift * _identity_like(Y), E)
 
 
 @dataclass(frozen=True)
@@ -186,7 +199,8 @@ class _Root:
             limit = max(_UNCONVERGED, 2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5)
         else:
             error = torch.linalg.matrix_norm(matmul(Y, Y) - A)
-            limit = max(2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5, float(torch.finfo(A.dtype).eps) ** 0.5)
+            rounding = 0.5 * (A.shape[-1] * float(torch.finfo(A.dtype).eps)) ** 0.5  # what is left of a null space
+            limit = max(2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5, rounding)
         failed = ~(error <= limit)
         if bool(failed.any()):
             kind = "positive definite" if self.inverse else "positive semi-definite"
@@ -203,16 +217,16 @@ class _Root:
         Y, Z = factors
         if Y.numel() == 0:
             return E.clone()
-        X = lyapunov(Y, hermitian_part(E))
+        X = _root_derivative(Y, Z, hermitian_part(E))
         return -matmul(Z, matmul(X, Z)) if self.inverse else X
 
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         Y, Z = factors
         if Y.numel() == 0:
             return E1.clone()
-        X1, X2 = lyapunov(Y, hermitian_part(E1)), lyapunov(Y, hermitian_part(E2))
+        X1, X2 = (_root_derivative(Y, Z, hermitian_part(E)) for E in (E1, E2))
         P = matmul(X1, X2)
-        X12 = lyapunov(Y, -(P + P.mH))  # the second derivative of Y Y = M
+        X12 = _root_derivative(Y, Z, -(P + P.mH))  # the second derivative of Y Y = M
         if not self.inverse:
             return X12
         Q = matmul(matmul(X1, Z), X2)

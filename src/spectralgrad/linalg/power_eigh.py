@@ -70,7 +70,7 @@ def _kept(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
         # As printed the test drops the vector that reaches the energy: test after inclusion.
         alive = alive & (energy - positive < rule.max_energy * energy[..., -1:])
     first = torch.arange(w.shape[-1], device=w.device) == 0
-    return (alive | first).long().cumprod(-1).bool()
+    return alive.long().cumprod(-1).bool() | first
 
 
 class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see calculus.py

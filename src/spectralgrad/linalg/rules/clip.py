@@ -25,7 +25,9 @@ class Clip(Rule):
     threshold: float = 100.0
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.threshold, (int, float)) and 0 < self.threshold < math.inf):
+        if isinstance(self.threshold, bool) or not (
+            isinstance(self.threshold, (int, float)) and 0 < self.threshold < math.inf
+        ):
             raise OptionError(f"`Clip`: threshold must be a positive finite number, got {self.threshold!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:

@@ -30,7 +30,9 @@ class Lorentzian(Rule):
     rtol: float | None = None
 
     def __post_init__(self) -> None:
-        if self.rtol is not None and not (isinstance(self.rtol, (int, float)) and 0 < self.rtol < math.inf):
+        if self.rtol is not None and (
+            isinstance(self.rtol, bool) or not (isinstance(self.rtol, (int, float)) and 0 < self.rtol < math.inf)
+        ):
             raise OptionError(f"`Lorentzian`: rtol must be a positive finite number or None, got {self.rtol!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:

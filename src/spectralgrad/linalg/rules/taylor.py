@@ -25,7 +25,7 @@ class Taylor(Rule):
     degree: int = 9
 
     def __post_init__(self) -> None:
-        if not isinstance(self.degree, int) or self.degree < 0:
+        if isinstance(self.degree, bool) or not isinstance(self.degree, int) or self.degree < 0:
             raise OptionError(f"`Taylor`: degree must be a whole number >= 0, got {self.degree!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ class PowerDeflation:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or self.steps < 1:
+        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
             raise OptionError(f"`PowerDeflation`: steps must be a whole number >= 1, got {self.steps!r}.")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise OptionError(f"`PowerDeflation`: generator must be a torch.Generator or None, got {self.generator!r}.")

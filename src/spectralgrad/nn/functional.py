@@ -1,0 +1,363 @@
+"""Covariance pooling, whitening and colouring, colour transfer: the layers without their state."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
+from spectralgrad.linalg.checks import checking, is_number, is_transformed, require_finite
+from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
+from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.rules import PowerIteration
+from spectralgrad.linalg.solvers import PowerDeflation
+
+from .powers import AnyRoot, centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, working_dtype
+
+__all__ = ["color_transfer", "covariance_pool", "whiten_color"]
+
+Normalize = Literal["frobenius"]
+Output = Literal["triangle", "matrix", "features"]
+Per = Literal["sample", "batch"]
+
+_OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
+
+
+def covariance_pool(
+    x: Tensor,
+    *,
+    power: float = 0.5,
+    normalize: Normalize | None = None,
+    output: Output = "triangle",
+    gradient: Gradient | None = None,
+    solver: AnyRoot = AUTO,
+    eps: float = 0.0,
+    isometric: bool = False,
+) -> Tensor:
+    """The covariance of the channels over the positions of each map, raised to a power (PAMI Alg. 3, ECCV22 eq. 44).
+
+    With X the centred map, C channels by n = H W positions,
+
+        S = (X X^T / n + eps I)^power,          and with normalize="frobenius" S / |S|_F,
+
+    which is PAMI eq. 29, l_i^power / (sum_k l_k^(2 power))^(1/2), on the eigenvalues l; S = 0 stays 0.
+
+    Args:
+        x: (*B, C, H, W), real; bf16 and fp16 are computed in float32.
+        power: the exponent, above 0.
+        normalize: "frobenius" or None.
+        output: "triangle", the upper one row by row: S_11, S_12, ..., S_1C, S_22, ...; "matrix"; or "features", S X.
+        gradient: a rule; None or `Exact()` for the exact gradient. Other rules go through eigenvectors as the papers do.
+        solver: an eigensolver; with power 1/2 also `NewtonSchulz`.
+        eps: a shift of the diagonal. Not needed: singular covariances are the normal case.
+        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
+
+    Returns:
+        (*B, C (C + 1) / 2), (*B, C, C) or (*B, C, H, W), in the dtype of ``x``.
+
+    Raises:
+        OptionError: an option out of its range, or one that does not go with another.
+        ShapeError, DtypeError, NonFiniteError: x is no batch of maps, has no position, is not real, or not finite.
+
+    >>> x = torch.tensor([[3.0, -3.0], [4.0, -4.0]]).reshape(2, 1, 2)  # rank 1: |(3, 4)| = 5
+    >>> covariance_pool(x, output="matrix")
+    tensor([[1.8000, 2.4000],
+            [2.4000, 3.2000]])
+    >>> covariance_pool(x, normalize="frobenius")
+    tensor([0.3600, 0.4800, 0.6400])
+    """
+    who = "covariance_pool"
+    require_pool_options(who, power, normalize, output, gradient, solver, eps, isometric)
+    X, _ = centred(_as_samples(who, x, "x", any_batch=True))  # (*B, C, n)
+    S = covariance_power(X, power, eps, gradient, solver)
+    if normalize is not None:
+        S = _unit_norm(S)
+    if output == "features":
+        S = matmul(S, X).unflatten(-1, x.shape[-2:])
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+            S = S.contiguous(memory_format=torch.channels_last)
+    elif output == "triangle":
+        S = _triangle(S, isometric)
+    return S.to(x.dtype)
+
+
+def whiten_color(
+    content: Tensor,
+    style: Tensor,
+    *,
+    group_size: int | None = None,
+    eps: float = 1e-5,
+    alpha: float = 1.0,
+    per: Per = "sample",
+    gradient: Gradient | None = None,
+    solver: AnyRoot = AUTO,
+) -> Tensor:
+    """Content with the mean and covariance of a style, by whitening and colouring (PAMI 5.3.1, eq. 30-33).
+
+    In each group of channels, with mean m and covariance C of content and style,
+
+        y = C_s^(1/2) (C_c + eps I)^(-1/2) (x - m_c) + m_s,     and the result is (1 - alpha) x + alpha y.
+
+    Where C_c is far above eps the covariance of y is C_s; directions that the content does not have get nothing.
+
+    Args:
+        content: (N, C, H, W), real.
+        style: (N or 1, C, H', W') if per="sample"; any number of samples if per="batch".
+        group_size: whiten and colour groups of so many neighbouring channels; None is all channels. Must divide C.
+        eps: the shift of the content's covariance; with 0 a singular one is an error.
+        alpha: how much of the style, from 0, the content unchanged, to 1.
+        per: statistics of each "sample", or of the whole "batch" (PAMI: over B H W).
+        gradient: a rule; None or `Exact()` for the exact gradient.
+        solver: an eigensolver, or `NewtonSchulz`.
+
+    Returns:
+        The shape and dtype of ``content``.
+
+    Raises:
+        OptionError: an option out of its range.
+        ShapeError, DtypeError, NonFiniteError: content or style is no batch of maps, or they do not match.
+        DefinitenessError: eps = 0 and the content's covariance is singular.
+
+    >>> content, style = torch.tensor([[[[0.0, 2.0]]]]), torch.tensor([[[[3.0], [5.0], [7.0]]]])
+    >>> whiten_color(content, style).mean()  # the style's
+    tensor(5.)
+    """
+    who = "whiten_color"
+    require_color_options(who, group_size, eps, alpha, per, gradient, solver)
+    X, Y = _as_samples(who, content, "content"), _as_samples(who, style, "style")
+    _require_match(who, X, Y, ("content", "style"), group_size, per)
+    y = _transfer(X, Y, group_size, eps, alpha, per, gradient, solver)
+    return y.reshape_as(content).to(content.dtype)
+
+
+def color_transfer(
+    image: Tensor, reference: Tensor, *, strength: float = 1.0, clip: bool = True, eps: float = 1e-7
+) -> Tensor:
+    """An image in the colours of another: `whiten_color` on pixels (PAMI fig. 2 d).
+
+    Mean and covariance of the colours become the reference's, then values are cut to the range of colours. A constant
+    image takes the reference's mean; a constant reference makes the image constant.
+
+    Args:
+        image: (3, H, W) or (N, 3, H, W), or with 1 channel; floating point in [0, 1], or uint8.
+        reference: the same number of channels; of any size; one, or one for each image. May differ in dtype.
+        strength: from 0, the image unchanged, to 1.
+        clip: cut to [0, 1]; False leaves what lies outside. uint8 has no outside.
+        eps: the shift of the image's covariance; the default is a thirteenth of what rounding to 8 bits causes.
+
+    Returns:
+        The shape and dtype of ``image``.
+
+    Raises:
+        OptionError: an option out of its range.
+        ShapeError, DtypeError, NonFiniteError: no images, not finite, or not in [0, 1].
+
+    >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(3, 1, 1)
+    >>> color_transfer(torch.full((3, 2, 2), 0.5), red)[:, 0, 0]
+    tensor([1., 0., 0.])
+    """
+    who = "color_transfer"
+    _require_part(who, "strength", strength)
+    _require_bool(who, "clip", clip)
+    _require_eps(who, eps)
+    X, Y = _as_colors(who, image, "image", clip), _as_colors(who, reference, "reference", clip)
+    if image.dtype == torch.uint8 and not clip:
+        raise OptionError(f"`{who}`: clip=False needs a floating-point image, got torch.uint8. Pass image / 255.")
+    _require_match(who, X, Y, ("image", "reference"), None, "sample")
+    colors = _transfer(X, Y, None, eps, strength, "sample", None, AUTO).reshape_as(image)
+    colors = colors.clamp(0, 1) if clip else colors
+    return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else colors.to(image.dtype)
+
+
+# The parts of the public functions.
+
+
+def _unit_norm(S: Tensor) -> Tensor:
+    """S / |S|_F (*B, C, C); 0 where S is 0."""
+    S = S / nonzero_max(S)
+    squares = S.square().sum((-2, -1), keepdim=True)
+    return S / torch.where(squares > 0, squares, 1).sqrt()
+
+
+def _triangle(S: Tensor, isometric: bool) -> Tensor:
+    """The upper triangle (*B, n (n + 1) / 2) of S (*B, n, n), row by row."""
+    n = S.shape[-1]
+    rows, columns = torch.triu_indices(n, n, device=S.device)
+    triangle = S.flatten(-2).index_select(-1, rows * n + columns)
+    return torch.where(rows == columns, triangle, math.sqrt(2) * triangle) if isometric else triangle
+
+
+def _transfer(
+    X: Tensor,
+    Y: Tensor,
+    group_size: int | None,
+    eps: float,
+    alpha: float,
+    per: Per,
+    gradient: Gradient | None,
+    solver: AnyRoot,
+) -> Tensor:
+    """`whiten_color` for samples X (N, C, n) and Y (N', C, n')."""
+    dtype = working_dtype(torch.promote_types(X.dtype, Y.dtype), solver)
+    X, Y = X.to(dtype), Y.to(dtype)
+    size = X.shape[1] if group_size is None else group_size
+    content, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n)
+    style, mean = _grouped(Y, size, per)
+    white = inverse_root(covariance(content, eps), eps, gradient, solver)
+    color = power_of(covariance(style), 0.5, 0.0, gradient, solver)
+    y = (matmul(matmul(color, white), content) + mean).flatten(-3, -2)  # (N, C, n), or (C, N n)
+    if per == "batch":
+        y = y.unflatten(-1, (X.shape[0], X.shape[-1])).transpose(0, 1)
+    return torch.lerp(X, y, alpha)
+
+
+def _grouped(X: Tensor, size: int, per: Per) -> tuple[Tensor, Tensor]:
+    """Centred samples in groups of channels, and their mean."""
+    X = X.transpose(0, 1).flatten(1) if per == "batch" else X
+    return centred(X.unflatten(-2, (X.shape[-2] // size, size)))
+
+
+# The public door.
+
+
+def require_pool_options(
+    who: str,
+    power: float,
+    normalize: Normalize | None,
+    output: Output,
+    gradient: Gradient | None,
+    solver: AnyRoot,
+    eps: float,
+    isometric: bool,
+) -> None:
+    """What covariance pooling asks of its options."""
+    if not is_number(power) or power <= 0:
+        raise OptionError(f"`{who}`: power must be a finite number > 0, got {power!r}. The papers take 0.5.")
+    if normalize not in (None, "frobenius"):
+        raise OptionError(f'`{who}`: normalize must be "frobenius" (PAMI eq. 29) or None, got {normalize!r}.')
+    if output not in ("triangle", "matrix", "features"):
+        raise OptionError(f'`{who}`: output must be "triangle", "matrix" or "features", got {output!r}.')
+    _require_bool(who, "isometric", isometric)
+    if isometric and output != "triangle":
+        raise OptionError(f'`{who}`: isometric=True scales the triangle; leave it out with output="{output}".')
+    _require_eps(who, eps)
+    _require_solver(who, gradient, solver)
+    if isinstance(solver, NewtonSchulz) and power != 0.5:
+        raise OptionError(f"`{who}`: NewtonSchulz computes square roots only, got power={power}; take another solver.")
+
+
+def require_color_options(
+    who: str,
+    group_size: int | None,
+    eps: float,
+    alpha: float,
+    per: Per,
+    gradient: Gradient | None,
+    solver: AnyRoot,
+) -> None:
+    """What whitening and colouring asks of its options."""
+    if group_size is not None and not is_whole(group_size):
+        raise OptionError(f"`{who}`: group_size must be a whole number >= 1, or None for all channels, got {group_size!r}.")
+    _require_eps(who, eps)
+    _require_part(who, "alpha", alpha)
+    if per not in ("sample", "batch"):
+        raise OptionError(f'`{who}`: per must be "sample" or "batch", got {per!r}.')
+    _require_solver(who, gradient, solver)
+
+
+def is_whole(x: object) -> bool:
+    """An int from 1 on, and not a bool."""
+    return isinstance(x, int) and not isinstance(x, bool) and x >= 1
+
+
+def require_maps(who: str, x: Tensor, name: str, any_batch: bool = False) -> None:
+    """Raise unless ``x`` is a real, finite batch of maps (N, C, H, W), or (*B, C, H, W), with channels and positions."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
+    if (x.ndim < 3 if any_batch else x.ndim != 4) or 0 in x.shape[-3:]:
+        shape = "(*batch, C, H, W)" if any_batch else "(N, C, H, W)"
+        raise ShapeError(
+            f"`{who}`: `{name}` must have shape {shape} with at least one channel and one position, got {tuple(x.shape)}."
+        )
+    _require_finite(who, x, name)
+
+
+def _as_samples(who: str, x: Tensor, name: str, any_batch: bool = False) -> Tensor:
+    """Maps (*B, C, H, W) as samples (*B, C, H W), at least in float32."""
+    require_maps(who, x, name, any_batch)
+    return x.to(torch.promote_types(x.dtype, torch.float32)).flatten(-2)
+
+
+def _as_colors(who: str, x: Tensor, name: str, clip: bool) -> Tensor:
+    """Images (3, H, W) or (N, 3, H, W) as samples (N, 3, H W) in [0, 1]."""
+    if not isinstance(x, Tensor) or not (x.dtype.is_floating_point or x.dtype == torch.uint8):
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a floating-point tensor in [0, 1] or uint8, got {came}.")
+    if x.ndim not in (3, 4) or x.shape[-3] not in (1, 3) or 0 in x.shape[-2:]:
+        raise ShapeError(
+            f"`{who}`: `{name}` must have shape (C, H, W) or (N, C, H, W) with 1 or 3 channels and at least one pixel, got "
+            f"{tuple(x.shape)}. Move channels that come last with movedim(-1, -3); leave out an alpha channel."
+        )
+    samples = x.reshape(-1, *x.shape[-3:]).flatten(-2)
+    if x.dtype == torch.uint8:
+        return samples.to(torch.float32) / 255
+    _require_finite(who, x, name)
+    if clip and _may_look(x) and x.numel():
+        low, high = (float(bound) for bound in x.detach().aminmax())
+        if low < -_OVERSHOOT or high > 1 + _OVERSHOOT:
+            raise OptionError(
+                f"`{who}`: `{name}` must lie in [0, 1], got {low:.4g} to {high:.4g}. Divide 0..255 by 255, pass uint8, or "
+                "pass clip=False to have no range."
+            )
+    return samples.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group_size: int | None, per: Per) -> None:
+    """Raise unless samples X (N, C, n) can take the statistics of Y (N', C, n')."""
+    content, style = names
+    shapes = f"got {X.shape[0]} x {X.shape[1]} channels and {Y.shape[0]} x {Y.shape[1]} channels."
+    if X.shape[1] != Y.shape[1]:
+        raise ShapeError(f"`{who}`: `{content}` and `{style}` must have the same number of channels, {shapes}")
+    if group_size is not None and X.shape[1] % group_size:
+        raise OptionError(f"`{who}`: group_size must divide the {X.shape[1]} channels, got {group_size}.")
+    if per == "sample" and Y.shape[0] not in (1, X.shape[0]):
+        raise ShapeError(f"`{who}`: `{style}` must have one sample, or one for each of `{content}`, {shapes}")
+    if per == "batch" and Y.shape[0] == 0 and X.shape[0] > 0:
+        raise ShapeError(f"`{who}`: `{style}` must have at least one sample, {shapes}")
+
+
+def _may_look(x: Tensor) -> bool:
+    return checking(x) and not is_transformed(x)
+
+
+def _require_finite(who: str, x: Tensor, name: str) -> None:
+    if _may_look(x):
+        require_finite(who, x.detach(), name)
+
+
+def _require_bool(who: str, name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise OptionError(f"`{who}`: {name} must be True or False, got {value!r}.")
+
+
+def _require_eps(who: str, eps: float) -> None:
+    if not is_number(eps) or eps < 0:
+        raise OptionError(f"`{who}`: eps must be a finite number >= 0, got {eps!r}.")
+
+
+def _require_part(who: str, name: str, part: float) -> None:
+    if not is_number(part) or not 0 <= part <= 1:
+        raise OptionError(f"`{who}`: {name} must be a number in [0, 1], got {part!r}.")
+
+
+def _require_solver(who: str, gradient: Gradient | None, solver: AnyRoot) -> None:
+    if isinstance(solver, NewtonSchulz | PowerDeflation):
+        if gradient is not None:
+            raise OptionError(f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}.")
+        return
+    require_solver(who, solver)
+    if not (gradient is None or isinstance(gradient, PowerIteration)):
+        require_rule(who, gradient)

@@ -1,0 +1,138 @@
+"""Second-order pooling: the power of a map's covariance in place of its mean (PAMI Alg. 3, ECCV22 eq. 44)."""
+
+import torch
+from torch import Tensor
+from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
+
+from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.linalg.eigh import AUTO, Gradient
+
+from .functional import Normalize, Output, covariance_pool, is_whole, require_maps, require_pool_options
+from .powers import AnyRoot, centred, covariance
+
+__all__ = ["CovariancePool2d"]
+
+
+class CovariancePool2d(Module):
+    """Global covariance pooling, in the place of global average pooling: a map becomes a power of its covariance.
+
+    With X the centred map, C channels by n = H W positions, after the reduction if there is one,
+
+        S = (X X^T / n + eps I)^power,          and with normalize="frobenius" S / |S|_F (PAMI eq. 29).
+
+    With fewer positions than channels S is singular: that is the normal case, and its gradient is exact. See
+    docs/layers/pooling.md and `functional.covariance_pool`.
+
+    Args:
+        in_channels: channels of the input (N, in_channels, H, W).
+        reduced: a 1 x 1 convolution, batch normalisation and ReLU bring the channels to so many first; None for none.
+        power: the exponent, above 0.
+        normalize: "frobenius", or None.
+        output: "triangle", the upper one row by row; "matrix"; or "features", S X (Alg. 3).
+        gradient: a rule; None or `Exact()` for the exact gradient.
+        solver: an eigensolver; with power 1/2 also `NewtonSchulz`, matrix products only.
+        eps: a shift of the covariance's diagonal.
+        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
+        device, dtype: of the reduction's parameters.
+
+    Attributes:
+        channels: of the pooled map, C: ``reduced``, or ``in_channels`` without a reduction.
+        out_features: numbers per image, C (C + 1) / 2 or C^2; for output="features" its channels, C.
+
+    Raises:
+        OptionError: an option out of its range.
+        ShapeError, DtypeError, NonFiniteError: an input of the wrong shape or kind, or not finite.
+
+    >>> pool = CovariancePool2d(512, reduced=8)
+    >>> head = torch.nn.Linear(pool.out_features, 10)
+    >>> head(pool(torch.randn(2, 512, 7, 7))).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        reduced: int | None = 256,
+        power: float = 0.5,
+        normalize: Normalize | None = None,
+        output: Output = "triangle",
+        gradient: Gradient | None = None,
+        solver: AnyRoot = AUTO,
+        eps: float = 0.0,
+        isometric: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        who = type(self).__name__
+        if not is_whole(in_channels):
+            raise OptionError(f"`{who}`: in_channels must be a whole number >= 1, got {in_channels!r}.")
+        if reduced is not None and not is_whole(reduced):
+            raise OptionError(f"`{who}`: reduced must be a whole number >= 1, or None for no reduction, got {reduced!r}.")
+        require_pool_options(who, power, normalize, output, gradient, solver, eps, isometric)
+        super().__init__()
+        self.in_channels = in_channels
+        self.reduced = reduced
+        self.power = power
+        self.normalize = normalize
+        self.output = output
+        self.gradient = gradient
+        self.solver = solver
+        self.eps = eps
+        self.isometric = isometric
+        self.monitored = False  # keep `last_covariance` in training, for the diagnostics
+        self.last_covariance: Tensor | None = None  # (N, C, C), before eps
+        self.reduce: Sequential | None = None
+        if reduced is not None:
+            self.reduce = Sequential(
+                Conv2d(in_channels, reduced, 1, bias=False, device=device, dtype=dtype),  # batch norm has the bias
+                BatchNorm2d(reduced, device=device, dtype=dtype),
+                ReLU(inplace=True),
+            )
+
+    @property
+    def channels(self) -> int:
+        return self.in_channels if self.reduced is None else self.reduced
+
+    @property
+    def out_features(self) -> int:
+        C = self.channels
+        return {"triangle": C * (C + 1) // 2, "matrix": C * C, "features": C}[self.output]
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._require_input(input)
+        x = input if self.reduce is None else self.reduce(input)
+        if self.training and self.monitored:
+            wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
+            self.last_covariance = covariance(centred(wide.flatten(-2))[0])
+        return covariance_pool(
+            x,
+            power=self.power,
+            normalize=self.normalize,
+            output=self.output,
+            gradient=self.gradient,
+            solver=self.solver,
+            eps=self.eps,
+            isometric=self.isometric,
+        )
+
+    def _require_input(self, input: Tensor) -> None:
+        """All that can be wrong, before batch normalisation counts the batch."""
+        who = type(self).__name__
+        require_maps(who, input, "input")
+        if input.shape[1] != self.in_channels:
+            raise ShapeError(
+                f"`{who}`: `input` must have {self.in_channels} channels in dimension 1, as in_channels says, got shape "
+                f"{tuple(input.shape)}."
+            )
+        if self.training and self.reduce is not None and input.shape[0] * input.shape[2] * input.shape[3] == 1:
+            raise ShapeError(
+                f"`{who}`: the batch normalisation of the reduction needs more than 1 value per channel when training, got "
+                f"input of shape {tuple(input.shape)}. Pass a larger batch, call eval(), or take reduced=None."
+            )
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, reduced={self.reduced}, power={self.power}, normalize={self.normalize!r}, "
+            f"output={self.output!r}, gradient={self.gradient}, solver={self.solver}, eps={self.eps}, "
+            f"isometric={self.isometric}"
+        )

@@ -1,0 +1,130 @@
+"""Powers of the covariance of feature maps, from the samples themselves where those are fewer than the channels."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectralgrad.linalg.eigh import Gradient
+from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, powm, sqrtm
+from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.rules import Exact
+from spectralgrad.linalg.solvers import PowerDeflation
+
+AnyRoot = AnySolver | NewtonSchulz
+
+_ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/domains.py
+_NEWTON_SHIFT = 1e-11  # of a matrix of norm 1, in float64: first-order in the root, and leaves five digits to converge in
+
+
+def centred(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X (*B, C, n) less its mean over positions, and that mean (*B, C, 1).
+
+    First the map is taken relative to its first position, a constant for autograd since nothing but the mean feels it.
+    So a constant map becomes exactly zero: its difference from a rounded mean would be noise, which whitening and
+    normalisation would blow up. The second mean is what rounding left in the first.
+    """
+    n = max(X.shape[-1], 1)
+    anchor = X.detach()[..., :1].sum(-1, keepdim=True)  # a sum, so that no position at all gives 0
+    Z = X - anchor
+    mean = Z.sum(-1, keepdim=True) / n
+    Z = Z - mean
+    rest = Z.sum(-1, keepdim=True) / n
+    return Z - rest, anchor + (mean + rest)
+
+
+def covariance(X: Tensor, eps: float = 0.0) -> Tensor:
+    """X X^T / n + eps I (*B, C, C) of centred X (*B, C, n)."""
+    C = hermitian_part(matmul(X, X.mT)) / max(X.shape[-1], 1)
+    return C + eps * _identity(C) if eps else C
+
+
+def _identity(M: Tensor) -> Tensor:
+    return torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
+
+
+def nonzero_max(X: Tensor) -> Tensor:
+    """max |X| (*B, 1, 1), a constant for autograd; 1 where all is zero."""
+    largest = X.detach().abs().amax((-2, -1), keepdim=True)
+    return torch.where(largest > 0, largest, 1)
+
+
+# Powers of covariances.
+
+
+def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+    """(X X^T / n + eps I)^power (*B, C, C) of centred X (*B, C, n), in the dtype of X."""
+    dtype, (channels, n) = X.dtype, X.shape[-2:]
+    if power == 1:
+        return covariance(X, eps)
+    X = X.to(working_dtype(X.dtype, solver))
+    exact = not isinstance(solver, PowerDeflation) and (gradient is None or isinstance(gradient, Exact))
+    if eps or not exact:
+        return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
+    X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
+    if n < channels:
+        S = _gram_power(X, power, solver)
+    else:
+        S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
+    return (S * (scale / math.sqrt(n)) ** (2 * power)).to(dtype)
+
+
+def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X / |X|_F (*B, C, n) and that norm (*B, 1, 1), a constant for autograd; 1 where X is zero."""
+    largest = nonzero_max(X)
+    norm = torch.linalg.vector_norm(X.detach() / largest, dim=(-2, -1), keepdim=True)
+    scale = largest * torch.where(norm > 0, norm, 1)
+    return X / scale, scale
+
+
+def _gram_power(X: Tensor, power: float, solver: AnyRoot) -> Tensor:
+    """(X X^T)^power (*B, C, C) through X^T X: a 7 x 7 map of 256 channels decomposes 49 x 49. |X|_F = 1.
+
+    From the SVD of X, (X X^T)^power = X (X^T X)^(power - 1) X^T. What the negative power does to the null space of the
+    Gram matrix is free, since X maps it to zero. One null direction is always there, 1 = (1, ..., 1), for X is centred:
+    a multiple of 1 1^T moves it away from zero. Others are cut at rounding size.
+    """
+    n = X.shape[-1]
+    K = hermitian_part(matmul(X.mT, X))  # (*B, n, n), of trace 1
+    if _converges(solver):
+        K = inv_sqrtm(K + 1 / n**2 + _NEWTON_SHIFT * _identity(K), solver=solver)
+    elif isinstance(solver, NewtonSchulz):  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
+        K = inv_sqrtm(K, solver=solver)
+    else:
+        K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
+    return hermitian_part(matmul(matmul(X, K), X.mT))
+
+
+def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+    """M^power of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it, as in PAMI Alg. 3.
+
+    The products of Newton-Schulz cannot tell a zero eigenvalue from rounding. Its root is therefore taken as
+    A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
+    """
+    if not isinstance(solver, NewtonSchulz):
+        return hermitian_part(powm(M, power, gradient=gradient, solver=solver, floor=eps or None))
+    scale = nonzero_max(M)
+    A = M / scale
+    if _converges(solver):
+        root = matmul(A, inv_sqrtm(A + _NEWTON_SHIFT * _identity(A), solver=solver))
+    else:
+        root = sqrtm(A, solver=solver)
+    return hermitian_part(root) * scale.sqrt()
+
+
+def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+    """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it."""
+    floor = None if isinstance(solver, NewtonSchulz) else eps or None
+    return inv_sqrtm(M, gradient=gradient, solver=solver, floor=floor)
+
+
+def working_dtype(dtype: torch.dtype, solver: AnyRoot) -> torch.dtype:
+    """What covariances are taken in. Newton-Schulz to convergence needs singular ones to be so to more than float32's
+    rounding; the baseline of a few steps reaches no small eigenvalue anyway."""
+    return torch.float64 if _converges(solver) else dtype
+
+
+def _converges(solver: AnyRoot) -> bool:
+    """Whether it is Newton-Schulz to convergence, not the baseline of a few steps."""
+    return isinstance(solver, NewtonSchulz) and solver.steps is None
