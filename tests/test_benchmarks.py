@@ -116,3 +116,10 @@ def test_the_two_references_agree_and_notice_a_wrong_matrix(monkeypatch: pytest.
         size = np.linalg.norm(exact)
         assert np.linalg.norm(refined - exact) <= 1e-15 * size
         assert np.linalg.norm(other - exact) > 1e-14 * size
+
+
+@pytest.mark.slow
+def test_training_with_whitening_always_finishes() -> None:
+    done = run("train_digits.py", "--quick")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    assert "0 runs of Exact and Taylor(9) did not finish" in done.stdout
