@@ -45,13 +45,8 @@ def flags_on_and_off() -> None:
                 matrices.append(one.whitening_matrix(one.running_covariance).detach())
         torch.set_float32_matmul_precision("highest")
         e = error(matrices[1], matrices[0])
-        kappa = float(torch.linalg.cond(matrices[0].double()).max()) ** 2
-        limit = 10 * kappa * torch.finfo(torch.float32).eps  # products are then taken in float64: equal to rounding
-        report(
-            f"whitening matrix, d = {group_size}, TF32 + medium + autocast on against off",
-            e <= limit,
-            f"{e:.1e}, limit {limit:.1e}",
-        )
+        # Not bit for bit: with a flag on, products are taken in float64 and rounded.
+        report(f"whitening matrix, d = {group_size}, TF32 + medium + autocast on against off", e <= 1e-5, f"{e:.1e}")
 
 
 def gradients() -> None:

@@ -7,8 +7,11 @@ loss and weights stayed finite; exit code 1 if one did not. The unguarded gradie
 
 import argparse
 import itertools
+import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
 import torch
 from sklearn.datasets import load_digits
@@ -59,11 +62,13 @@ def digits() -> tuple[Tensor, Tensor]:
     return torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16, torch.tensor(data.target)
 
 
-def train(norm: nn.Module, seed: int, steps: int, batch: int) -> tuple[str, float]:
-    """ "finite", or what went wrong at which step; and the accuracy on the last 297 digits."""
+def train(job: tuple[str, int, float, int], steps: int, batch: int) -> tuple[str, float]:
+    """What became of a run, "finite" if all went well, and its accuracy on the last 297 digits."""
+    torch.set_num_threads(1)
+    rule, d, eps, seed = job
     torch.manual_seed(seed)
     x, y = digits()
-    model = network(norm)
+    model = network(sg.nn.DecorrelatedBatchNorm2d(CHANNELS, d, eps=eps, gradient=RULES[rule]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
     for step in range(steps):
         index = torch.randint(0, 1500, (batch,))
@@ -87,26 +92,28 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--jobs", type=int, default=1, help="processes, of one thread each")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
     dimensions, all_eps, seeds = DIMENSIONS, EPS, range(arguments.seeds)
     if arguments.quick:
         dimensions, all_eps, seeds, arguments.steps = [8, 64], [1e-2, 1e-5], range(1), 10
-    print(f"{arguments.steps} steps of {arguments.batch}, {len(seeds)} seeds; torch {torch.__version__}, CPU, 1 thread")
+    print(
+        f"{arguments.steps} steps of {arguments.batch}, {len(seeds)} seeds; torch {torch.__version__}, CPU, 1 thread a run"
+    )
     print("rule        d     eps   finished   accuracy (mean)   first failure", flush=True)
     missed, start = 0, time.perf_counter()
-    for name, d, eps in itertools.product(RULES, dimensions, all_eps):
-        gradient = RULES[name]
-        norm = [sg.nn.DecorrelatedBatchNorm2d(CHANNELS, d, eps=eps, gradient=gradient) for _ in seeds]
-        results = [train(n, seed, arguments.steps, arguments.batch) for n, seed in zip(norm, seeds, strict=True)]
-        good = [accuracy for outcome, accuracy in results if outcome == "finite"]
-        bad = [outcome for outcome, _ in results if outcome != "finite"]
-        mean = sum(good) / len(good) if good else float("nan")
-        print(
-            f"{name:<10} {d:3d} {eps:7.0e} {len(good):6d}/{len(results)} {mean:13.3f}        {bad[0] if bad else '-'}",
-            flush=True,
-        )
-        missed += len(bad) if name != "Analytic" else 0  # the failing baseline, printed for comparison
+    cells = list(itertools.product(RULES, dimensions, all_eps))
+    jobs = [(*cell, seed) for cell in cells for seed in seeds]
+    with ProcessPoolExecutor(arguments.jobs, multiprocessing.get_context("spawn")) as pool:
+        outcomes = iter(pool.map(partial(train, steps=arguments.steps, batch=arguments.batch), jobs))
+        for name, d, eps in cells:
+            results = [next(outcomes) for _ in seeds]
+            good = [accuracy for outcome, accuracy in results if outcome == "finite"]
+            bad = [outcome for outcome, _ in results if outcome != "finite"]
+            mean = sum(good) / len(good) if good else float("nan")
+            finished = f"{len(good)}/{len(results)}"
+            print(f"{name:<10} {d:3d} {eps:7.0e} {finished:>10} {mean:13.3f}        {bad[0] if bad else '-'}", flush=True)
+            missed += len(bad) if name != "Analytic" else 0  # the failing baseline, printed for comparison
     print(f"{missed} runs of Exact and Taylor(9) did not finish; {time.perf_counter() - start:.0f} s")
     return int(missed > 0)
 

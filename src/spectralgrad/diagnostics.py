@@ -189,12 +189,11 @@ class ConditionMonitor:
             return []
         sent = [_eigenvalues(C) if self.decompose_on == "device" else C for _, C in fresh]
         norms = [_total(sink) for tap, _ in fresh for sink in (tap.before, tap.after)]
-        with counters._lock:
-            total, on_device = Counter(counters._host), list(counters._device.items())
+        total, on_device = counters.snapshot()
         arrived = iter(_to_host([*sent, *(x for x in norms if x is not None), *(x for _, x in on_device)]))
         spectra = [next(arrived) for _ in sent]
         lengths = [None if x is None else float(next(arrived)) for x in norms]
-        for (event, _), _ in on_device:
+        for event, _ in on_device:
             total[event] += int(next(arrived))
         # A count that went down was reset meanwhile: then all of it is new.
         new = {event: n - self._counted[event] if n >= self._counted[event] else n for event, n in total.items()}

@@ -408,3 +408,9 @@ def test_counts_is_a_copy() -> None:
     counters.count("host")
     sg.counts()["host"] = 100
     assert sg.counts() == {"host": 1}
+
+
+def test_shapes_tried_out_on_the_meta_device_are_not_counted() -> None:
+    sg.reset_counts()
+    counters.count_on_device("tried", torch.ones(3, dtype=torch.bool, device="meta"))
+    assert sg.counts() == {}

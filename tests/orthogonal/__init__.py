@@ -17,7 +17,7 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "AdamW-fused": partial(optim.AdamW, lr=0.1, fused=True),
     "Adagrad": partial(optim.Adagrad, lr=0.1),
     "Adagrad-fused": partial(optim.Adagrad, lr=0.1, fused=True),
-    "RMSprop": partial(optim.RMSprop, lr=0.1, momentum=0.5),
+    "RMSprop": partial(optim.RMSprop, lr=0.01, momentum=0.5),  # its first steps are lr * 10: with 0.1 rounding grows
     "Adadelta": partial(optim.Adadelta, lr=0.1),
     "Adamax": partial(optim.Adamax, lr=0.1),
     "NAdam": partial(optim.NAdam, lr=0.1),

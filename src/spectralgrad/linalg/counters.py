@@ -25,6 +25,8 @@ def count(event: str, times: int = 1) -> None:
 
 def count_on_device(event: str, happened: Tensor) -> None:
     """Add the number of true entries of ``happened`` without a host synchronisation."""
+    if happened.device.type == "meta" or type(happened) is not Tensor:  # nothing happened: shapes are being tried out
+        return
     with _lock:
         total = _device.get((event, happened.device))
         if total is None:
@@ -33,16 +35,21 @@ def count_on_device(event: str, happened: Tensor) -> None:
         total.add_(happened.sum())
 
 
+def snapshot() -> tuple[Counter[str], list[tuple[str, Tensor]]]:
+    """The host counts, and the device counters where they lie: for who wants to fetch them together with other things."""
+    with _lock:
+        return Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]
+
+
 def counts() -> dict[str, int]:
     """Everything counted since the start or the last `reset_counts`; reads the device counters, so it may wait.
 
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
     ``clamped_eigenvalue``; absent means zero.
     """
-    with _lock:
-        total = Counter(_host)
-        for (event, _), tensor in _device.items():
-            total[event] += int(tensor)
+    total, on_device = snapshot()
+    for event, tensor in on_device:
+        total[event] += int(tensor)
     return {event: times for event, times in sorted(total.items()) if times}
 
 
