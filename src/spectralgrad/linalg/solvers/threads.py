@@ -16,7 +16,7 @@ from torch import Tensor
 
 _CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
-_WORTHWHILE_SECONDS = 2e-3  # handing work to the pool costs 0.1 to 0.5 ms
+_WORTHWHILE_SECONDS = 6e-3  # handing work over costs little, but torch's own idle threads still spin for a while and take a core
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
