@@ -232,8 +232,19 @@ def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         threads._pool.shutdown()
 
 
+@pytest.mark.usefixtures("three_threads")
+def test_a_large_batch_in_inference_mode() -> None:
+    """The mode belongs to a thread: the workers must take over the caller's, or they could not write its tensors."""
+    M = large_batch()
+    expected = sg.eigh(M)[0]
+    with torch.inference_mode():
+        w = sg.eigh(M)[0]
+    assert w.is_inference()
+    assert torch.equal(w, expected)
+
+
 def large_batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
-    M = cases.random_covariance(24, 9, 13, dtype=dtype, seed=seed)
+    M = cases.random_covariance(24, 18, 13, dtype=dtype, seed=seed)
     assert threads.worth_spreading(M)
     return M
 

@@ -9,8 +9,8 @@ from .base import Solver
 from .threads import spread, worth_spreading
 
 
-def _eigh_into(H: Tensor, out: tuple[Tensor, Tensor]) -> None:
-    with torch.no_grad():
+def _eigh_into(H: Tensor, out: tuple[Tensor, Tensor], inference: bool) -> None:
+    with torch.inference_mode(inference), torch.no_grad():
         torch.linalg.eigh(H, out=out)
 
 

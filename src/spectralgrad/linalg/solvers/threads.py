@@ -16,7 +16,9 @@ from torch import Tensor
 
 _CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
-_WORTHWHILE_SECONDS = 6e-3  # handing work over costs little, but torch's own idle threads still spin for a while and take a core
+_WORTHWHILE_SECONDS = (
+    6e-3  # handing work over costs little, but torch's own idle threads still spin for a while and take a core
+)
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -60,8 +62,8 @@ def worth_spreading(H: Tensor) -> bool:
     return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > _WORTHWHILE_SECONDS
 
 
-def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], object], H: Tensor) -> tuple[Tensor, Tensor]:
-    """``solve(chunk, out=(w, V))`` for chunks of the batch ``H`` (*B, n, n), in parallel."""
+def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor], bool], object], H: Tensor) -> tuple[Tensor, Tensor]:
+    """``solve(chunk, (w, V), inference)`` for chunks of the batch ``H`` (*B, n, n), in parallel; it fills w and V."""
     n = H.shape[-1]
     flat = H.reshape(-1, n, n)
     w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
@@ -69,8 +71,9 @@ def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], object], H: Tensor) 
     workers = torch.get_num_threads()
     pool = _get_pool(workers)
     chunks = min(len(flat), _CHUNKS_PER_WORKER * workers)
+    inference = torch.is_inference_mode_enabled()  # a thread's own: the workers need the caller's to write its tensors
     jobs = [
-        pool.submit(solve, part, (w_part, V_part))
+        pool.submit(solve, part, (w_part, V_part), inference)
         for part, w_part, V_part in zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)
     ]
     errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: none is left running
