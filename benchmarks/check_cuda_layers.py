@@ -2,8 +2,10 @@
 
 import copy
 import sys
+import tempfile
 
 import torch
+import torch.distributed
 from torch import Tensor, nn
 
 import spectralgrad as sg
@@ -104,9 +106,23 @@ def compiled() -> None:
     report("compile DecorrelatedBatchNorm2d", e <= 1e-5, f"{e:.1e}")
 
 
+def over_nccl() -> None:
+    """Statistics through nccl's collectives, in a group of one rank, against none: forward and backward."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.distributed.init_process_group("nccl", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        results = []
+        for group in (None, torch.distributed.group.WORLD):
+            x = images(8, 16, 6, 6).requires_grad_()
+            y = DecorrelatedBatchNorm2d(16, 8, process_group=group).cuda()(x)
+            results.append((y.detach(), torch.autograd.grad(y.pow(3).sum(), x)[0]))
+        torch.distributed.destroy_process_group()
+    worst = max(error(a, b) for a, b in zip(*results, strict=True))
+    report("process_group over nccl, one rank, against none", worst <= 1e-5, f"{worst:.1e}")
+
+
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, spectralgrad {sg.__version__}")
-    for check in (flags_on_and_off, gradients, step_with_scaler, compiled):
+    for check in (flags_on_and_off, gradients, step_with_scaler, compiled, over_nccl):
         check()
     print(f"{failures} missed")
     sys.exit(failures > 0)
