@@ -24,10 +24,10 @@ from torch.optim import Optimizer
 
 from spectralgrad.errors import LinAlgError, OptionError
 from spectralgrad.linalg import counters
-from spectralgrad.linalg.checks import is_transformed
+from spectralgrad.linalg.checks import is_transformed, is_whole
 from spectralgrad.linalg.projector import Cut
 from spectralgrad.nn.denoise import PCADenoise1d, PCADenoise2d
-from spectralgrad.nn.statistics import BatchStatistics, is_whole
+from spectralgrad.nn.statistics import BatchStatistics
 
 __all__ = ["ConditionMonitor"]
 

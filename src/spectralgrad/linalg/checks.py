@@ -65,6 +65,11 @@ def is_number(x: object) -> bool:
     return isinstance(x, int | float) and not isinstance(x, bool) and math.isfinite(x)
 
 
+def is_whole(x: object, least: int = 1) -> bool:
+    """An int of at least ``least``, and not a bool."""
+    return isinstance(x, int) and not isinstance(x, bool) and x >= least
+
+
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
     if not isinstance(x, Tensor):

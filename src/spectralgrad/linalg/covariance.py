@@ -8,7 +8,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError
 
-from .checks import as_given, as_matrix, is_number
+from .checks import as_given, as_matrix, is_number, is_whole
 from .precision import hermitian_part, matmul
 
 __all__ = ["Moments", "covariance", "merge_moments", "moments"]
@@ -117,7 +117,7 @@ def _grouped(who: str, X: Tensor, group_size: int | None) -> Tensor:
     if group_size is None:
         return X
     channels = X.shape[-2]
-    if isinstance(group_size, bool) or not isinstance(group_size, int) or group_size < 1 or channels % group_size:
+    if not is_whole(group_size) or channels % group_size:
         raise OptionError(
             f"`{who}`: group_size must be a whole number that divides the {channels} channels, got {group_size!r}."
         )

@@ -12,7 +12,7 @@ from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_tran
 from .counters import count_on_device
 from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
 from .newton import NewtonSchulz, newton_root
-from .precision import hermitian_part, matmul, sandwich
+from .precision import in_basis, matmul, sandwich
 from .rules import Exact, PowerIteration
 from .scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from .solvers import PowerDeflation, Solver, decompose
@@ -45,14 +45,14 @@ class Spectral:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
-        inner = hermitian_part(matmul(V.mH, matmul(E, V)))
+        inner = in_basis(V, E)
         return sandwich(V, self.scalar.loewner(w) * inner)
 
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
-        X, Y = (hermitian_part(matmul(V.mH, matmul(E, V))) for E in (E1, E2))
+        X, Y = (in_basis(V, E) for E in (E1, E2))
         return sandwich(V, self.scalar.contract(w, X, Y))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from spectralgrad.errors import DefinitenessError, OptionError
 
 from .calculus import evaluate
-from .checks import is_number, is_transformed, require_hermitian
+from .checks import is_number, is_transformed, is_whole, require_hermitian
 from .ops import opaque
 from .precision import hermitian_part, matmul
 
@@ -56,7 +56,7 @@ class NewtonSchulz:
             raise OptionError("`NewtonSchulz`: pass tol= or steps=, not both.")
         if self.tol is not None and not (is_number(self.tol) and 0 < self.tol < 1):
             raise OptionError(f"`NewtonSchulz`: tol must lie in (0, 1), got {self.tol!r}.")
-        if self.steps is not None and (isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1):
+        if self.steps is not None and not is_whole(self.steps):
             raise OptionError(f"`NewtonSchulz`: steps must be a whole number >= 1, got {self.steps!r}.")
 
     def tolerance(self, x: Tensor) -> float:

@@ -8,7 +8,7 @@ and capturable.
 import torch
 from torch import Tensor
 
-_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
 _REDUCED = ("tf32", "bf16")
 _read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
@@ -40,7 +40,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     ...     matmul(a, a).dtype
     torch.float32
     """
-    wide = _WIDE.get(a.dtype)
+    wide = WIDE.get(a.dtype)
     if wide is not None and is_reduced(a.device.type):
         return _product(a.to(wide), b.to(wide)).to(a.dtype)
     return _product(a, b)
@@ -56,6 +56,11 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 def sandwich(left: Tensor, middle: Tensor) -> Tensor:
     """``left @ middle @ left^H``."""
     return matmul(matmul(left, middle), left.mH)
+
+
+def in_basis(V: Tensor, E: Tensor) -> Tensor:
+    """The Hermitian part of ``V^H E V``."""
+    return hermitian_part(matmul(V.mH, matmul(E, V)))
 
 
 def hermitian_part(x: Tensor) -> Tensor:

@@ -16,10 +16,10 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
+from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed, is_whole
 from .domains import require_not_negative
 from .eigh import AUTO, LORENTZIAN, Gradient, eigenpairs, require_rule, require_solver
-from .precision import hermitian_part, matmul, sandwich
+from .precision import in_basis, matmul, sandwich
 from .rules import PowerIteration, Rule
 from .rules.base import scale
 from .solvers import PowerDeflation, Solver, decompose
@@ -80,12 +80,12 @@ class _Projector:
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         w, V = factors
-        return sandwich(V, self._across(w)[0] * hermitian_part(matmul(V.mH, matmul(E, V))))
+        return sandwich(V, self._across(w)[0] * in_basis(V, E))
 
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         w, V = factors
         F, kept = self._across(w)
-        X, Y = (hermitian_part(matmul(V.mH, matmul(E, V))) for E in (E1, E2))
+        X, Y = (in_basis(V, E) for E in (E1, E2))
         keep = kept.to(V.dtype)
         same_side = matmul(F * X, F * Y)  # i and j on one side, k across: F is zero within a side
         same_side = same_side * torch.where(kept, -1, 1).unsqueeze(-1)
@@ -137,7 +137,7 @@ def projector(
     n = X.shape[-1]
     if (rank is None) == (energy is None):
         raise OptionError(f"`projector`: pass either rank= or energy=, got rank={rank!r} and energy={energy!r}.")
-    if rank is not None and (isinstance(rank, bool) or not isinstance(rank, int) or not 1 <= rank <= n):
+    if rank is not None and not (is_whole(rank) and rank <= n):
         raise OptionError(f"`projector`: rank must be a whole number from 1 to {n}, the size of `M`, got {rank!r}.")
     if energy is not None and not (is_number(energy) and 0 < energy <= 1):
         raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")

@@ -24,7 +24,7 @@ from .calculus import batched, call, refuse_third_derivative, second_derivative
 from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed, under_vmap
 from .eigh import AUTO, Gradient, eigenpairs, require_solver
 from .functions import AnySolver, Spectral, require_floor
-from .precision import hermitian_part, matmul, sandwich
+from .precision import in_basis, matmul, sandwich
 from .quadrature import GAUSS
 from .rules import Exact
 from .scalars import Scalar
@@ -181,11 +181,7 @@ def _first(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor 
 def _first_value(spectral: Spectral, E: Tensor, w: Tensor, V: Tensor, loewner: Tensor | None) -> Tensor:
     if loewner is None:
         return spectral.first((w, V), E)
-    return sandwich(V, loewner * _in_basis(V, E))
-
-
-def _in_basis(V: Tensor, E: Tensor) -> Tensor:
-    return hermitian_part(matmul(V.mH, matmul(E, V)))
+    return sandwich(V, loewner * in_basis(V, E))
 
 
 class _Mapped(Function):
@@ -230,7 +226,7 @@ class _MappedFunc(_Mapped):
 
 
 def _pair_value(G: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    diagonal = _in_basis(V, G).diagonal(dim1=-2, dim2=-1).real.clone()
+    diagonal = in_basis(V, G).diagonal(dim1=-2, dim2=-1).real.clone()
     return diagonal, torch.zeros_like(V, dtype=diagonal.dtype)
 
 
@@ -256,15 +252,15 @@ class _Pair(Function):
     def backward(ctx: Any, u: Tensor | None, loewner: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         G, V = ctx.saved_tensors
         gG = None if u is None else _last(matmul(V * u.unsqueeze(-2), V.mH))
-        gV = None if loewner is None else _last(sandwich(V, loewner * _in_basis(V, G)))
+        gV = None if loewner is None else _last(sandwich(V, loewner * in_basis(V, G)))
         return gG, gV
 
     @staticmethod
     def jvp(ctx: Any, tG: Tensor | None, tV: Tensor | None) -> tuple[Tensor, Tensor]:
         G, V = ctx.saved_tensors
-        inner = _in_basis(V, G)
-        t_diagonal = torch.zeros_like(inner[..., 0].real) if tG is None else _in_basis(V, tG).diagonal(dim1=-2, dim2=-1).real
-        t_loewner = torch.zeros_like(inner.real) if tV is None else (inner.conj() * _in_basis(V, tV)).real
+        inner = in_basis(V, G)
+        t_diagonal = torch.zeros_like(inner[..., 0].real) if tG is None else in_basis(V, tG).diagonal(dim1=-2, dim2=-1).real
+        t_loewner = torch.zeros_like(inner.real) if tV is None else (inner.conj() * in_basis(V, tV)).real
         return _last(t_diagonal.clone()), _last(t_loewner.clone())
 
     @staticmethod
@@ -312,7 +308,7 @@ class _MappedFirst(Function):
         E, w, V, loewner = ctx.saved_tensors
         gE = _first(ctx.spectral, grad, w, V, loewner) if ctx.needs_input_grad[1] else None
         gV = second_derivative(ctx.spectral, E, grad, w, V) if ctx.needs_input_grad[3] else None
-        g_loewner = _last((_in_basis(V, E).conj() * _in_basis(V, grad)).real) if ctx.needs_input_grad[4] else None
+        g_loewner = _last((in_basis(V, E).conj() * in_basis(V, grad)).real) if ctx.needs_input_grad[4] else None
         return None, gE, None, gV, g_loewner
 
     @staticmethod
@@ -324,7 +320,7 @@ class _MappedFirst(Function):
         if tV is not None:
             terms.append(second_derivative(ctx.spectral, E, tV, w, V))
         if tl is not None:
-            terms.append(_last(sandwich(V, tl * _in_basis(V, E))))
+            terms.append(_last(sandwich(V, tl * in_basis(V, E))))
         return sum(terms[1:], terms[0]) if terms else None
 
     @staticmethod

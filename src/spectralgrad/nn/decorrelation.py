@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.checks import is_whole
 from spectralgrad.linalg.covariance import Moments
 from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm
@@ -13,7 +14,7 @@ from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
 from spectralgrad.linalg.solvers import PowerDeflation
 
-from .statistics import BatchStatistics, covariance_of, is_whole, require_options
+from .statistics import BatchStatistics, covariance_of, require_options
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
 

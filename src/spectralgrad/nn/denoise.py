@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.checks import checks, is_number
+from spectralgrad.linalg.checks import checks, is_number, is_whole
 from spectralgrad.linalg.covariance import Moments
 from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver
@@ -14,7 +14,7 @@ from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Lorentzian, PowerIteration
 from spectralgrad.linalg.solvers import PowerDeflation
 
-from .statistics import BatchStatistics, covariance_of, is_whole, require_options
+from .statistics import BatchStatistics, covariance_of, require_options
 
 __all__ = ["PCADenoise1d", "PCADenoise2d"]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.checks import checking, is_number, is_transformed, require_finite
+from spectralgrad.linalg.checks import checking, is_number, is_transformed, is_whole, require_finite
 from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.precision import matmul
@@ -265,11 +265,6 @@ def require_color_options(
     if per not in ("sample", "batch"):
         raise OptionError(f'`{who}`: per must be "sample" or "batch", got {per!r}.')
     _require_solver(who, gradient, solver)
-
-
-def is_whole(x: object) -> bool:
-    """An int from 1 on, and not a bool."""
-    return isinstance(x, int) and not isinstance(x, bool) and x >= 1
 
 
 def require_maps(who: str, x: Tensor, name: str, any_batch: bool = False) -> None:

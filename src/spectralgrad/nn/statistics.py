@@ -13,7 +13,7 @@ from torch.autograd import Function
 from torch.nn import Module, Parameter, init
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
-from spectralgrad.linalg.checks import checking, is_number, is_transformed, require_finite
+from spectralgrad.linalg.checks import checking, is_number, is_transformed, is_whole, require_finite
 from spectralgrad.linalg.covariance import Moments, merge_moments, moments
 from spectralgrad.linalg.precision import matmul
 
@@ -326,7 +326,3 @@ def require_options(who: str, num_features: int, eps: float, momentum: float | N
             f"`{who}`: process_group must be a torch.distributed.ProcessGroup that this rank belongs to, or None for this "
             f"process alone, got {process_group!r}. All ranks are torch.distributed.group.WORLD."
         )
-
-
-def is_whole(x: object) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and x >= 1

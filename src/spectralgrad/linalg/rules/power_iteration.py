@@ -3,6 +3,8 @@ from typing import Literal
 
 from spectralgrad.errors import OptionError
 
+from ..checks import is_whole
+
 
 @dataclass(frozen=True)
 class PowerIteration:
@@ -38,7 +40,7 @@ class PowerIteration:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
                 raise OptionError(f"{who}: {name} must be a number or None, got {value!r}.")
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+        if not is_whole(self.steps):
             raise OptionError(f"{who}: steps must be a whole number >= 1, got {self.steps!r}.")
         if self.min_eigenvalue is not None and not self.min_eigenvalue >= 0:
             raise OptionError(f"{who}: min_eigenvalue must be >= 0 or None, got {self.min_eigenvalue!r}.")

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 
+from ..checks import is_whole
 from .base import Rule, order
 
 
@@ -25,7 +26,7 @@ class Taylor(Rule):
     degree: int = 9
 
     def __post_init__(self) -> None:
-        if isinstance(self.degree, bool) or not isinstance(self.degree, int) or self.degree < 0:
+        if not is_whole(self.degree, least=0):
             raise OptionError(f"`Taylor`: degree must be a whole number >= 0, got {self.degree!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:

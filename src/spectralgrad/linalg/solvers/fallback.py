@@ -16,7 +16,7 @@ from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 from ..checks import require_finite, require_hermitian
 from ..counters import count, count_on_device
 from ..ops import opaque
-from ..precision import hermitian_part
+from ..precision import WIDE, hermitian_part
 from .auto import Auto
 from .base import Solver
 from .jacobi import Jacobi
@@ -26,7 +26,6 @@ from .svd import SVD
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
 _SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jacobi, Lapack, SVD)}
 Factors = tuple[Tensor, ...]
-_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 
 
 def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> tuple[Tensor, Tensor]:
@@ -126,7 +125,7 @@ def _total(factors: Factors) -> Tensor:
 
 def _in_float64(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
     """The same in double precision, rounded back."""
-    wide = solve(H.to(_WIDE.get(H.dtype, H.dtype)))
+    wide = solve(H.to(WIDE.get(H.dtype, H.dtype)))
     return tuple(x.to(H.dtype if x.is_complex() else H.real.dtype) for x in wide)
 
 

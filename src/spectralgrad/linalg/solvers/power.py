@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 
+from ..checks import is_whole
 from ..precision import matmul
 
 
@@ -35,7 +36,7 @@ class PowerDeflation:
     generator: torch.Generator | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1:
+        if not is_whole(self.steps):
             raise OptionError(f"`PowerDeflation`: steps must be a whole number >= 1, got {self.steps!r}.")
         if self.generator is not None and not isinstance(self.generator, torch.Generator):
             raise OptionError(f"`PowerDeflation`: generator must be a torch.Generator or None, got {self.generator!r}.")
