@@ -361,6 +361,7 @@ def test_solver_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_counts_that_were_there_before_or_are_reset_meanwhile() -> None:
     sg.linalg.counters.count("solver_retry_jitter", 5)
+    sg.linalg.counters.count_on_device("nonfinite_input", torch.tensor([True, True]))
     net, x = model(), cases.random(20, D)
     with ConditionMonitor(net) as monitor:
         net(x)

@@ -105,6 +105,7 @@ class ConditionMonitor:
         self._handles: list[Any] = []
         self._optimizer: Optimizer | None = None
         self._detached = False
+        self._resets = counters.snapshot()[0]
         self._counted = Counter(counters.counts())
         self._taps = [_Tap(name, layer) for name, layer in chosen.items()]
         for tap in self._taps:
@@ -189,15 +190,14 @@ class ConditionMonitor:
             return []
         sent = [_eigenvalues(C) if self.decompose_on == "device" else C for _, C in fresh]
         norms = [_total(sink) for tap, _ in fresh for sink in (tap.before, tap.after)]
-        total, on_device = counters.snapshot()
+        resets, total, on_device = counters.snapshot()
         arrived = iter(_to_host([*sent, *(x for x in norms if x is not None), *(x for _, x in on_device)]))
         spectra = [next(arrived) for _ in sent]
         lengths = [None if x is None else float(next(arrived)) for x in norms]
         for event, _ in on_device:
             total[event] += int(next(arrived))
-        # A count that went down was reset meanwhile: then all of it is new.
-        new = {event: n - self._counted[event] if n >= self._counted[event] else n for event, n in total.items()}
-        self._counted = total
+        new = total if resets != self._resets else total - self._counted
+        self._resets, self._counted = resets, total
         events = {
             "solver_failures": sum(new.get(event, 0) for event in _FAILED_ATTEMPTS),
             "nonfinite_inputs": new.get("nonfinite_input", 0),

@@ -15,6 +15,7 @@ __all__ = ["count", "count_on_device", "counts", "reset_counts"]
 _lock = threading.Lock()
 _host: Counter[str] = Counter()
 _device: dict[tuple[str, torch.device], Tensor] = {}
+_resets = 0
 
 
 def count(event: str, times: int = 1) -> None:
@@ -35,10 +36,13 @@ def count_on_device(event: str, happened: Tensor) -> None:
         total.add_(happened.sum())
 
 
-def snapshot() -> tuple[Counter[str], list[tuple[str, Tensor]]]:
-    """The host counts, and the device counters where they lie: for who wants to fetch them together with other things."""
+def snapshot() -> tuple[int, Counter[str], list[tuple[str, Tensor]]]:
+    """How often `reset_counts` ran, the host counts, and the device counters where they lie.
+
+    For who wants to fetch the device counters together with other things, or to subtract an earlier reading.
+    """
     with _lock:
-        return Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]
+        return _resets, Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]
 
 
 def counts() -> dict[str, int]:
@@ -47,7 +51,7 @@ def counts() -> dict[str, int]:
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
     ``clamped_eigenvalue``; absent means zero.
     """
-    total, on_device = snapshot()
+    _, total, on_device = snapshot()
     for event, tensor in on_device:
         total[event] += int(tensor)
     return {event: times for event, times in sorted(total.items()) if times}
@@ -55,7 +59,9 @@ def counts() -> dict[str, int]:
 
 def reset_counts() -> None:
     """Set every count to zero."""
+    global _resets
     with _lock:
+        _resets += 1
         _host.clear()
         for tensor in _device.values():
             tensor.zero_()
