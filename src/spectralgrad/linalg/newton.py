@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DefinitenessError, OptionError
+from spectralgrad.kernels.ops import opaque
 
 from .calculus import evaluate
 from .checks import is_number, is_transformed, is_whole, require_hermitian
-from .ops import opaque
 from .precision import hermitian_part, matmul
 
 __all__ = ["NewtonSchulz"]

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DefinitenessError, OptionError
+from spectralgrad.kernels.ops import opaque
 
 from .calculus import evaluate
 from .checks import as_given, as_matrix, checking, is_transformed, require_finite
 from .eigh import AUTO, require_rule
 from .newton import _UNCONVERGED, NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
-from .ops import opaque
 from .precision import hermitian_part, matmul
 from .rules import Exact, Rule
 from .solvers import Solver, decompose_svd

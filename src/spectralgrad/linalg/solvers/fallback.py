@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
+from spectralgrad.kernels.ops import opaque
 
 from ..checks import require_finite, require_hermitian
 from ..counters import count, count_on_device
-from ..ops import opaque
 from ..precision import WIDE, hermitian_part
 from .auto import Auto
 from .base import Solver
