@@ -13,96 +13,11 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import LinAlgError, OptionError
-from spectralgrad.linalg.solvers import threads
+from spectralgrad.linalg.solvers import team, threads
 from tests import cases
+from tests.families import SCALES, assert_solves, disagreements, families, faults
 
-LIMIT = 30.0  # LAPACK's own threshold for its test ratios
 MATRIX_SOLVERS = [sg.Lapack(), sg.Jacobi(), sg.SVD()]
-SCALES = ["plain", "near overflow", "near underflow"]
-
-
-# LAPACK's families (the types of its symmetric eigenvalue tests), rotated at random.
-
-
-def spectra(n: int, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Eigenvalues (n,) from 1 down to eps in float64."""
-    ulp = torch.tensor(cases.eps(dtype), dtype=torch.float64)
-    clustered = ulp.repeat(n)
-    clustered[0] = 1
-    positive = {
-        "evenly spaced": torch.linspace(1, float(ulp), n, dtype=torch.float64),
-        "geometric": torch.logspace(0, float(ulp.log10()), n, dtype=torch.float64),
-        "clustered": clustered,
-    }
-    signs = torch.where(cases.random(n, seed=n) > 0, 1.0, -1.0).to(torch.float64)
-    indefinite = {f"{name}, random signs": w * signs for name, w in positive.items()}
-    half = torch.linspace(0.1, 1, n // 2, dtype=torch.float64)  # +l and -l share a singular value
-    indefinite["pairs of both signs"] = torch.cat([-half, half, torch.zeros(n % 2, dtype=torch.float64)])
-    return positive | indefinite
-
-
-def families(n: int, dtype: torch.dtype, scales: list[str], *, semidefinite: bool = False) -> tuple[list[str], Tensor]:
-    """Names and matrices (families, n, n)."""
-    wide = torch.complex128 if dtype.is_complex else torch.float64
-    matrices = {"zero": torch.zeros(n, n, dtype=wide), "identity": torch.eye(n, dtype=wide)}
-    matrices["equal"] = cases.with_spectrum(cases.equal(n), dtype=wide, seed=n)
-    for seed, (name, w) in enumerate(spectra(n, dtype).items()):
-        matrices[name] = cases.with_spectrum(w, dtype=wide, seed=n + seed)
-    entries = cases.random(n, n, dtype=wide, seed=3 * n)
-    matrices["random entries"] = entries + entries.mH
-    if semidefinite:
-        matrices = {name: M for name, M in matrices.items() if not name.endswith(("signs", "random entries"))}
-    info = torch.finfo(dtype)
-    sizes = {"plain": 1.0, "near overflow": 0.1 * info.max, "near underflow": 10 * info.tiny}
-    names, scaled = [], []
-    for name, M in matrices.items():
-        for scale in scales:
-            unit = M / M.abs().sum(-1).max().clamp(min=1.0)
-            names.append(f"{name}, {scale}")
-            scaled.append((unit * sizes[scale]).to(dtype))
-    return names, torch.stack(scaled)
-
-
-def unit_scale(M: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """M, w and |M|_1 in double precision, with largest entry 1, so that the check itself neither over- nor underflows."""
-    size = M.abs().amax((-2, -1)).to(torch.float64)
-    size = torch.where(size > 0, size, 1)
-    parts = (torch.view_as_real(M) if M.is_complex() else M.unsqueeze(-1)).to(torch.float64) / size[..., None, None, None]
-    A = torch.view_as_complex(parts) if M.is_complex() else parts[..., 0]
-    return A, w.to(torch.float64) / size[..., None], torch.linalg.matrix_norm(A, 1)
-
-
-def too_large(names: list[str], what: str, error: Tensor, unit: Tensor) -> list[str]:
-    """The families in which error > LIMIT * unit; NaN counts."""
-    bad = ~(error <= LIMIT * unit)
-    ratio = error / unit
-    return [f"{what} {float(ratio[i]):.3g} in {name}" for i, name in enumerate(names) if bad[i]]
-
-
-def faults(names: list[str], M: Tensor, w: Tensor, V: Tensor) -> list[str]:
-    """What LAPACK would complain about: |M V - V w| / (n eps |M|) and |V^H V - I| / (n eps) in the 1-norm, and the order."""
-    n, ulp = M.shape[-1], cases.eps(M.dtype)
-    A, x, norm = unit_scale(M, w)
-    U = V.to(A.dtype)
-    residual = torch.linalg.matrix_norm(A @ U - U * x.unsqueeze(-2), 1)
-    orthogonality = torch.linalg.matrix_norm(U.mH @ U - torch.eye(n, dtype=A.dtype), 1)
-    found = too_large(names, "residual", residual, n * ulp * norm)
-    found += too_large(names, "orthogonality", orthogonality, torch.full_like(norm, n * ulp))
-    return found + [f"order in {name}" for i, name in enumerate(names) if not bool((w[i].diff() >= 0).all())]
-
-
-def disagreements(names: list[str], M: Tensor, w: Tensor, reference: Tensor) -> list[str]:
-    _, x, norm = unit_scale(M, w)
-    _, y, _ = unit_scale(M, reference)
-    return too_large(names, "eigenvalue", (x - y).abs().amax(-1), M.shape[-1] * cases.eps(M.dtype) * norm)
-
-
-def assert_solves(solver: sg.Solver, names: list[str], M: Tensor) -> None:
-    """The solver passes by itself: nothing was retried."""
-    sg.reset_counts()
-    w, V = sg.eigh(M, solver=solver)
-    assert sg.counts() == {}
-    assert faults(names, M, w, V) + disagreements(names, M, w, sg.eigh(M, solver=sg.Lapack())[0]) == []
 
 
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
@@ -219,9 +134,13 @@ def test_a_batch_mate_changes_nothing() -> None:
 # Threads.
 
 
-@pytest.fixture
-def three_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Three torch threads and no pool yet, whatever ran before."""
+@pytest.fixture(params=["torch's threads", "a pool"])
+def three_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Three torch threads and no pool yet, whatever ran before; a batch is spread over them, or over a pool."""
+    if request.param == "a pool":
+        monkeypatch.setattr(team, "is_available", lambda: False)
+    elif not team.is_available():
+        pytest.skip("torch does not use GNU OpenMP here")
     before = torch.get_num_threads()
     monkeypatch.setattr(threads, "_pool", None)
     monkeypatch.setattr(threads, "_workers", 0)
@@ -254,7 +173,7 @@ def large_batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
 def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
     M = large_batch(dtype=dtype)
     w, V = sg.Lapack().solve(M)
-    assert threads._pool is not None
+    assert (threads._pool is None) == team.is_available()
     torch.set_num_threads(1)  # as the workers have
     assert not threads.worth_spreading(M)
     for i, one in enumerate(M.flatten(0, 1)):
@@ -276,7 +195,6 @@ def test_what_is_worth_spreading() -> None:
 @pytest.mark.usefixtures("three_threads")
 def test_number_of_threads_is_left_alone() -> None:
     sg.eigh(large_batch())
-    assert threads._pool is not None
     assert torch.get_num_threads() == 3
     later: list[int] = []
     thread = threading.Thread(target=lambda: later.append(torch.get_num_threads()))
@@ -286,7 +204,7 @@ def test_number_of_threads_is_left_alone() -> None:
     torch.set_num_threads(4)  # the pool grows
     sg.eigh(large_batch())
     assert torch.get_num_threads() == 4
-    assert threads._workers == 4
+    assert threads._workers == (0 if team.is_available() else 4)
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -324,12 +242,12 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
 def test_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child has none of its parent's threads, as in a DataLoader's worker: it makes its own pool."""
     monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
     # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
     M = large_batch()[:4]  # (4, 13, 24, 24)
     assert threads.worth_spreading(M)
     assert M.numel() < 32768
     expected, _ = sg.eigh(M)
-    assert threads._pool is not None
     child = os.fork()
     if child == 0:
         right = False
@@ -462,3 +380,26 @@ def test_solvers_are_frozen_and_compare_by_value(solver: sg.Solver) -> None:
     assert hash(solver) == hash(type(solver)())
     with pytest.raises(AttributeError):
         solver.max_sweeps = 3
+
+
+@pytest.mark.skipif(not team.is_available(), reason="torch does not use GNU OpenMP here")
+def test_shares_run_in_several_of_torchs_threads() -> None:
+    """Three at the same time, and the caller is one of them."""
+    seen, meet = [], threading.Barrier(3)
+
+    def work() -> None:
+        meet.wait(10)
+        seen.append(threading.get_ident())
+
+    team.run(work, 3)
+    assert len(set(seen)) == 3
+    assert threading.get_ident() in seen
+
+
+@pytest.mark.skipif(not team.is_available(), reason="torch does not use GNU OpenMP here")
+def test_an_interrupt_inside_a_share_reaches_the_caller() -> None:
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        team.run(work, 2)

@@ -28,12 +28,18 @@ def count_on_device(event: str, happened: Tensor) -> None:
     """Add the number of true entries of ``happened`` without a host synchronisation."""
     if happened.device.type == "meta" or type(happened) is not Tensor:  # nothing happened: shapes are being tried out
         return
+    counter = device_counter(event, happened.device)
     with _lock:
-        total = _device.get((event, happened.device))
+        counter.add_(happened.sum())
+
+
+def device_counter(event: str, device: torch.device) -> Tensor:
+    """The int64 count of ``event`` on ``device``, for kernels that add to it themselves."""
+    with _lock:
+        total = _device.get((event, device))
         if total is None:
-            total = torch.zeros((), dtype=torch.int64, device=happened.device)
-            _device[event, happened.device] = total
-        total.add_(happened.sum())
+            total = _device[event, device] = torch.zeros((), dtype=torch.int64, device=device)
+        return total
 
 
 def snapshot() -> tuple[int, Counter[str], list[tuple[str, Tensor]]]:

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels import spectral
 
 from .calculus import evaluate
 from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
-from .counters import count_on_device
+from .counters import count_on_device, device_counter
 from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
 from .newton import NewtonSchulz, newton_root
 from .precision import in_basis, matmul, sandwich
@@ -20,6 +21,7 @@ from .solvers import PowerDeflation, Solver, decompose
 __all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
 
 AnySolver = Solver | PowerDeflation
+CLAMPED = "clamped_eigenvalue"
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,17 @@ class Spectral:
 
     def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
         w, V = decompose(self.who, M, self.solver, tolerance)
+        if tolerance is None and _in_kernel(V):
+            return self._value_in_kernel(w, V), w, V
         check_domain(self.who, self.scalar, w, tolerance)
         y = self.scalar.f(self.scalar.clamp(w)[0]) if w.numel() else w
         return matmul(V * y.unsqueeze(-2), V.mH), w, V
+
+    def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
+        function = self.scalar.in_kernel()
+        given = self.scalar.f(self.scalar.clamp(w)[0]) if function is spectral.GIVEN else None
+        counted = self.scalar.floor is None and function.border != "NOTHING"
+        return spectral.value(V, w, function, given, device_counter(CLAMPED, w.device) if counted else None)
 
     def unchecked(self) -> "Spectral":
         return replace(self, scalar=replace(self.scalar, checked=False))
@@ -45,6 +55,9 @@ class Spectral:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
+        if _in_kernel(V) and type(E) is Tensor:
+            function = self.scalar.in_kernel()
+            return spectral.derivative(V, w, function, self.scalar.loewner(w) if function is spectral.GIVEN else None, E)
         inner = in_basis(V, E)
         return sandwich(V, self.scalar.loewner(w) * inner)
 
@@ -56,6 +69,10 @@ class Spectral:
         return sandwich(V, self.scalar.contract(w, X, Y))
 
 
+def _in_kernel(V: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and not is_transformed(V) and spectral.runs_on(V)
+
+
 def check_domain(who: str, scalar: Scalar, w: Tensor, tolerance: float | None) -> None:
     """Raise for eigenvalues outside the domain; where looking is forbidden, count those that will be clamped."""
     if tolerance is not None:
@@ -63,7 +80,7 @@ def check_domain(who: str, scalar: Scalar, w: Tensor, tolerance: float | None) -
     elif not torch.compiler.is_compiling() and w.numel() and scalar.floor is None:
         border = scalar.border(w)
         if border is not None:
-            count_on_device("clamped_eigenvalue", w <= border[0])
+            count_on_device(CLAMPED, w <= border[0])
 
 
 def through_eigenpairs(

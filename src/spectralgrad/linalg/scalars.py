@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import NonFiniteError
+from spectralgrad.kernels.spectral import GIVEN, Function
 
 from .domains import require_not_negative, require_positive, zero_tolerance
 from .precision import matmul
@@ -65,6 +66,10 @@ class Scalar(ABC):
     def width(self, x: Tensor) -> Tensor:
         """The distance over which f changes its character."""
         return x.abs()
+
+    def in_kernel(self) -> Function:
+        """This function for kernels/spectral.cu; GIVEN where that does not know it and must get the numbers."""
+        return GIVEN
 
     # What follows from it.
 
@@ -147,6 +152,9 @@ class Sqrt(_NonNegative):
     def f(self, c: Tensor) -> Tensor:
         return c.sqrt()
 
+    def in_kernel(self) -> Function:
+        return Function("SQRT", "TO_ZERO", floor=self.floor)
+
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         return _reciprocal(a.sqrt() + b.sqrt())
 
@@ -167,6 +175,9 @@ class InverseSqrt(_Positive):
 
     def f(self, c: Tensor) -> Tensor:
         return c.rsqrt()
+
+    def in_kernel(self) -> Function:
+        return Function("INVERSE_SQRT", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = a.sqrt(), b.sqrt()
@@ -215,6 +226,10 @@ class Power(Scalar):
             return w.clamp(min=0), None  # the slope at zero is finite: nothing to leave out
         return super().clamp(w)
 
+    def in_kernel(self) -> Function:
+        border = "NOT_NEGATIVE" if self.alpha >= 1 else "TO_ZERO" if self.alpha >= 0 else "TO_ROUNDING"
+        return Function("POWER", border, self.alpha, self.floor)
+
     def f(self, c: Tensor) -> Tensor:
         return c.pow(self.alpha)
 
@@ -236,6 +251,9 @@ class Power(Scalar):
 @dataclass(frozen=True)
 class Log(_Positive):
     """log x: f[a, b] = log1p(r) / (r b) with r = (a - b)/b for a >= b."""
+
+    def in_kernel(self) -> Function:
+        return Function("LOG", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
 
     def f(self, c: Tensor) -> Tensor:
         return c.log()
@@ -264,6 +282,9 @@ class Exp(Scalar):
                 f"`{who}`: the exponential of the largest eigenvalue, {float(w.max()):.4g}, overflows {w.dtype} (limit "
                 f"{float(limit):.4g}). Scale M down, or use float64."
             )
+
+    def in_kernel(self) -> Function:
+        return Function("EXP", floor=self.floor)
 
     def f(self, c: Tensor) -> Tensor:
         return c.exp()

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels import jacobi
+
 from .base import Solver
 from .jacobi import Jacobi
 from .lapack import Lapack
 
+_ONE_BLOCK = 128  # up to this n the kernel beats cuSOLVER for a single matrix too
+_FEW = 4  # beyond it, from so many matrices on
 _CUSOLVER_BATCHES = 32  # the largest n for which cuSOLVER has a batched kernel
 _MANY = 768
 _LAPACK, _JACOBI = Lapack(), Jacobi()
@@ -21,9 +25,13 @@ class Auto(Solver):
     CPU: `Lapack` at every size and dtype. It is the most accurate, and with the batch spread over threads the
     fastest: plain-torch `Jacobi` needs about n sweeps' worth of small operations, each dearer than LAPACK's whole n = 16.
 
-    CUDA: `Lapack`, which is cuSOLVER there, but `Jacobi` for 768 or more float32 matrices of n > 32. There cuSOLVER takes
-    them one after the other, while the time of plain-torch `Jacobi` hardly depends on the batch (measured on an H200,
-    n = 64, 2048 matrices: 1407 ms against 416 ms; 256 matrices: 186 ms against 454 ms).
+    CUDA, real matrices: the kernel of `Jacobi`, for n up to 128 always and up to 512 from four matrices on; results/ has
+    the measured table. One large matrix is cuSOLVER's, which uses the whole device for it (H200, n = 256: 4.7 ms against
+    12 ms; but 256 of them 1146 ms against 33 ms).
+
+    CUDA without that kernel, or complex: `Lapack`, which is cuSOLVER there, but plain `Jacobi` for 768 or more matrices in
+    single precision of n > 32, which cuSOLVER takes one after the other (H200, n = 64, 2048 matrices: 1407 ms against
+    416 ms).
 
     >>> import spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(3))
@@ -32,10 +40,17 @@ class Auto(Solver):
 
     def choose(self, H: Tensor) -> Solver:
         """The solver that `solve` will use for this matrix."""
-        large_batch = H.ndim > 2 and H.numel() >= _MANY * H.shape[-1] ** 2
-        if H.device.type == "cuda" and H.dtype == torch.float32 and H.shape[-1] > _CUSOLVER_BATCHES and large_batch:
-            return _JACOBI
-        return _LAPACK
+        if H.device.type != "cuda":
+            return _LAPACK
+        n = H.shape[-1]
+        batch = H.numel() // (n * n)
+        if jacobi.runs_on(H):
+            return _JACOBI if n <= _ONE_BLOCK or batch >= _FEW else _LAPACK
+        single = H.dtype in (torch.float32, torch.complex64)
+        return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
+
+    def takes_anything(self, M: Tensor) -> bool:
+        return self.choose(M).takes_anything(M)
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)

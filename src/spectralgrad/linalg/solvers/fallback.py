@@ -46,6 +46,8 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
+    if solver.takes_anything(M):
+        return solver.solve(M)
     H = hermitian_part(M)
     broken = _broken(H)
     w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)

@@ -1,9 +1,10 @@
 """A batch of matrices spread over CPU threads, each solving its share with single-threaded LAPACK.
 
 torch runs a batch one matrix after the other and hands LAPACK all threads for each: for n <= 128 that is slower than,
-or at best as fast as, one thread. The workers here pin themselves to one thread each; no setting of the caller changes.
-While the pool starts, once in a process, torch's count for new threads is 1 for some microseconds: torch offers no way to
-pin a thread without that, so another thread whose first torch operation falls into them keeps 1.
+or at best as fast as, one thread. The threads are torch's own where they can be had (see team.py), else a pool whose
+workers pin themselves to one thread each; no setting of the caller changes. While the pool starts, once in a process,
+torch's count for new threads is 1 for some microseconds: torch offers no way to pin a thread without that, so another
+thread whose first torch operation falls into them keeps 1.
 """
 
 import os
@@ -14,11 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from . import team
+
 _CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
-_WORTHWHILE_SECONDS = (
-    6e-3  # handing work over costs little, but torch's own idle threads still spin for a while and take a core
-)
+_WORTHWHILE_SECONDS = 1e-3  # handing work over costs a tenth of it
+_WORTHWHILE_SECONDS_IN_POOL = 6e-3  # torch's own idle threads still spin for a while and take a core
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
@@ -53,13 +55,21 @@ def _get_pool(workers: int) -> ThreadPoolExecutor:
         return _pool
 
 
+def _run_in_pool(work: Callable[[], None], workers: int) -> None:
+    jobs = [_get_pool(workers).submit(work) for _ in range(workers)]
+    errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: none is left running
+    if errors:
+        raise errors[0]
+
+
 def worth_spreading(H: Tensor) -> bool:
     """Whether ``H`` (*B, n, n) is a CPU batch large enough to gain from several threads."""
     if H.device.type != "cpu" or H.ndim < 3 or torch.get_num_threads() == 1:
         return False
     n = H.shape[-1]
     batch = H.numel() // (n * n)
-    return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > _WORTHWHILE_SECONDS
+    least = _WORTHWHILE_SECONDS if team.is_available() else _WORTHWHILE_SECONDS_IN_POOL
+    return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > least
 
 
 def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor], bool], object], H: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,14 +79,13 @@ def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor], bool], object], H: Te
     w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
     V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
     workers = torch.get_num_threads()
-    pool = _get_pool(workers)
     chunks = min(len(flat), _CHUNKS_PER_WORKER * workers)
     inference = torch.is_inference_mode_enabled()  # a thread's own: the workers need the caller's to write its tensors
-    jobs = [
-        pool.submit(solve, part, (w_part, V_part), inference)
-        for part, w_part, V_part in zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)
-    ]
-    errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: none is left running
-    if errors:
-        raise errors[0]
+    shares = iter(list(zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)))  # next() is atomic
+
+    def work() -> None:
+        for part, w_part, V_part in shares:
+            solve(part, (w_part, V_part), inference)
+
+    (team.run if team.is_available() else _run_in_pool)(work, workers)
     return w.reshape(H.shape[:-1]), V.reshape(H.shape)

@@ -1,0 +1,284 @@
+// Eigenpairs of symmetric matrices: one-sided Jacobi on a Cholesky factor, one matrix in shared memory.
+//
+// H + s I = L L^T, and rotations from the right make the columns of L orthogonal: L J = V Sigma. Then
+// H = V (Sigma^2 - s I) V^T, so the columns, normalised, are the eigenvectors: nothing else is accumulated, and small
+// eigenvalues of badly scaled matrices come out accurate relative to themselves (Demmel and Veselic 1992).
+//
+// s is of rounding size for positive semi-definite H, so that the factor exists and no column vanishes. Where the
+// factorisation breaks down nevertheless H is indefinite, and s grows to its norm. The diagonal is sorted first, largest
+// entry first: L^T L is then closer to diagonal than H (one step of the Cholesky LR iteration), which saves sweeps.
+//
+// Columns of L lie in memory as rows G[k]. A sweep is N - 1 rounds of a round-robin tournament; in a round N/2 pairs of
+// rows are independent: LANES threads turn one pair, and one barrier ends the round.
+//
+// Compile-time: REAL (float or double), EPS, N (n rounded up to a multiple of 4; the rest is zero and inert), LANES (a
+// power of two), TEAM (threads of a matrix), MATRICES (matrices in a block; more than one only if TEAM <= 32),
+// IN_GLOBAL (1: rows in `workspace`, for N beyond shared memory), NEGLIGIBLE (cosine of two rows that counts as rounding).
+
+#ifndef SHARED
+#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+typedef long long int64;
+typedef REAL real;
+
+constexpr int VEC = 16 / sizeof(real);                        // a lane moves 16 bytes at a time
+constexpr int CHUNKS = N / VEC;                               // of a row
+constexpr int STEPS = (CHUNKS + LANES - 1) / LANES;           // chunks of a row that a lane holds
+constexpr int SLOTS = TEAM / LANES;                           // pairs in flight
+constexpr int STRIDE = N + VEC;                               // from row to row; columns then fall into several banks
+constexpr int MAX_SWEEPS = 30;                                // rounding never needs so many; an end for certain
+struct alignas(16) Chunk { real x[VEC]; };
+
+__device__ __forceinline__ void team_sync() {
+    if (TEAM <= 32) __syncwarp(); else __syncthreads();
+}
+
+// True for all threads of the team if it is for one of them. The lanes of a warp may serve several matrices.
+__device__ __forceinline__ bool team_any(bool x) {
+    if (TEAM > 32) return __syncthreads_or(x);
+    const unsigned votes = __ballot_sync(0xffffffffu, x);
+    const unsigned mine = TEAM == 32 ? 0xffffffffu : ((1u << (TEAM & 31)) - 1) << (threadIdx.x % 32 / TEAM * TEAM);
+    return (votes & mine) != 0;
+}
+
+__device__ __forceinline__ real pair_sum(real x) {
+    #pragma unroll
+    for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
+    return x;
+}
+
+// 1 / sqrt(x) to the last bit or so: the sum of squares of a rotation must be 1, or norms drift over hundreds of rounds.
+__device__ __forceinline__ real inverse_root(real x) {
+    const real y = rsqrt(x);
+    return y * (real(1.5) - real(0.5) * x * y * y);
+}
+
+__device__ __forceinline__ float rough_ratio(float a, float b) { return __fdividef(a, b); }
+__device__ __forceinline__ double rough_ratio(double a, double b) { return a / b; }
+
+// Rows p and q of round r: player N - 1 sits still, the others go round the table.
+__device__ __forceinline__ void seats(int r, int k, int& p, int& q) {
+    if (k == 0) { p = r; q = N - 1; return; }
+    p = r + k; if (p >= N - 1) p -= N - 1;
+    q = r - k; if (q < 0) q += N - 1;
+}
+
+// 1 / x for x in [1, 2], to the last bit or so, without the branches of a division.
+__device__ __forceinline__ real reciprocal(real x) {
+    const real y = rough_ratio(real(1), x);
+    return y * (2 - x * y);
+}
+
+// Make rows p and q orthogonal; `length` holds the squares of their norms and follows. `cosine` and `sine` become the largest
+// squares met so far: of the cosine between two rows, and of the sine of a rotation. All threads of a warp come here, for
+// the sums; an idle one changes nothing.
+__device__ __forceinline__ void turn(real* G, real* length, int p, int q, int lane, bool idle, real& cosine, real& sine) {
+    Chunk* P = reinterpret_cast<Chunk*>(G + p * STRIDE);
+    Chunk* Q = reinterpret_cast<Chunk*>(G + q * STRIDE);
+    Chunk x[STEPS], y[STEPS];
+    const real a = length[p], b = length[q], ab = a * b;
+    real c = 0;
+    #pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        const int i = lane + k * LANES;
+        if (CHUNKS % LANES == 0 || i < CHUNKS) {
+            x[k] = P[i];
+            y[k] = Q[i];
+            real partial = 0;  // a sum of its own for each chunk: short chains
+            #pragma unroll
+            for (int v = 0; v < VEC; ++v) partial += x[k].x[v] * y[k].x[v];
+            c += partial;
+        }
+    }
+    c = pair_sum(c);
+    if (idle || !(c * c > real(NEGLIGIBLE) * real(NEGLIGIBLE) * ab)) return;
+    // Tangent (|t| <= 1), sine, and the tangent of half the angle. The rotation is written with the last two (Rutishauser):
+    // the rounding of a cosine near 1 would shorten or lengthen the rows in every round. t itself may be rough.
+    const real d = b - a, g = 2 * c, h = d * d + g * g;
+    const real t = rough_ratio(g, d + copysign(h * rsqrt(h), d));
+    const real r = inverse_root(1 + t * t), s = r * t, half = s * reciprocal(1 + r);
+    cosine = fmax(cosine, rough_ratio(c * c, ab));
+    sine = fmax(sine, s * s);
+    if (lane == 0) {
+        length[p] = fmax(a - t * c, real(TINY));  // a sum of squares stays one
+        length[q] = fmax(b + t * c, real(TINY));
+    }
+    #pragma unroll
+    for (int k = 0; k < STEPS; ++k) {
+        const int i = lane + k * LANES;
+        if (CHUNKS % LANES == 0 || i < CHUNKS) {
+            Chunk u, w;
+            #pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+                u.x[v] = x[k].x[v] - s * (y[k].x[v] + half * x[k].x[v]);
+                w.x[v] = y[k].x[v] + s * (x[k].x[v] - half * y[k].x[v]);
+            }
+            P[i] = u;
+            Q[i] = w;
+        }
+    }
+}
+
+// Squares of the norms of all rows.
+__device__ __forceinline__ void measure(const real* G, real* length, int t) {
+    for (int k = t / LANES; k < (N + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
+        real a = 0;
+        if (k < N) {
+            const Chunk* row = reinterpret_cast<const Chunk*>(G + k * STRIDE);
+            for (int i = t % LANES; i < CHUNKS; i += LANES)
+                #pragma unroll
+                for (int v = 0; v < VEC; ++v) a += row[i].x[v] * row[i].x[v];
+        }
+        a = pair_sum(a);
+        if (t % LANES == 0 && k < N) length[k] = a;
+    }
+    team_sync();
+}
+
+// H 2^-e at (i, j), H the symmetric part of M (n, n), rows and columns in the given order.
+__device__ __forceinline__ real entry(const real* M, const int* order, int n, int i, int j, int exponent) {
+    const int64 p = order[i], q = order[j];
+    return real(0.5) * ldexp(M[p * n + q], -exponent) + real(0.5) * ldexp(M[q * n + p], -exponent);
+}
+
+// Rows of the upper factor of H 2^-e + s I into G; false where a pivot is not above `least`. M may be null: zeros.
+__device__ bool factor(const real* M, real* G, const int* order, int n, int exponent, real s, real least, int t) {
+    for (int k = t; k < N * N; k += TEAM) {
+        const int i = k / N, j = k % N;
+        const real h = M && i < n && j < n ? entry(M, order, n, i, j, exponent) : real(0);
+        G[i * STRIDE + j] = i == j && i < n ? h + s : h;
+    }
+    team_sync();
+    bool broken = false;
+    constexpr int WIDTH = TEAM < 32 ? TEAM : 32;  // so many threads take a row at a time
+    for (int k = 0; k < n; ++k) {                 // right-looking, above the diagonal; rows are scaled at the end
+        const real* row = G + k * STRIDE;
+        broken = broken || !(row[k] > least);
+        const real inverse = 1 / row[k];
+        for (int i = k + 1 + t / WIDTH; i < n; i += TEAM / WIDTH) {
+            const real f = row[i] * inverse;
+            for (int j = i + t % WIDTH; j < n; j += WIDTH) G[i * STRIDE + j] -= f * row[j];
+        }
+        team_sync();
+    }
+    broken = team_any(broken);  // and on: teams of one warp pass the barriers together
+    for (int i = t / WIDTH; i < n; i += TEAM / WIDTH) {
+        real* row = G + i * STRIDE;
+        const real pivot = row[i], inverse = inverse_root(pivot);
+        __syncwarp();  // every thread of this row has read the pivot
+        for (int j = t % WIDTH; j < n; j += WIDTH) row[j] = j > i ? row[j] * inverse : j == i ? pivot * inverse : real(0);
+    }
+    team_sync();
+    return !broken;
+}
+
+__device__ __forceinline__ real team_max(real x, real* scratch, int t) {
+    #pragma unroll
+    for (int step = (TEAM < 32 ? TEAM : 32) / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, step));
+    if (TEAM <= 32) return x;
+    if (t % 32 == 0) scratch[t / 32] = x;  // TEAM / 32 <= N entries
+    team_sync();
+    x = scratch[0];
+    for (int i = 1; i < TEAM / 32; ++i) x = fmax(x, scratch[i]);
+    team_sync();
+    return x;
+}
+
+// True for the whole block, or warp, if it is for one of its matrices: they pass the barriers together.
+__device__ __forceinline__ bool together(bool x) {
+    return TEAM <= 32 ? __any_sync(0xffffffffu, x) : __syncthreads_or(x);
+}
+
+extern "C" __global__ void __launch_bounds__(TEAM * MATRICES)
+eigh(const real* __restrict__ M, real* __restrict__ w, real* __restrict__ V, real* workspace, unsigned long long* nonfinite,
+     int64 batch, int n) {
+    SHARED(shared);
+    constexpr int ROWS = IN_GLOBAL ? 0 : N * STRIDE;
+    const int t = threadIdx.x % TEAM, slot = threadIdx.x / TEAM;
+    const int64 seat = (int64)blockIdx.x * MATRICES + slot;
+    const bool mine = seat < batch;
+    const int64 matrix = mine ? seat : batch - 1;  // the rest works along, for the barriers' sake, and writes nothing
+    real* own = reinterpret_cast<real*>(shared) + slot * (ROWS + 2 * N);
+    real* G = IN_GLOBAL ? workspace + seat * N * STRIDE : own;
+    real* value = own + ROWS;
+    real* length = value + N;
+    int* order = reinterpret_cast<int*>(reinterpret_cast<real*>(shared) + MATRICES * (ROWS + 2 * N)) + 2 * slot * N;
+    int* source = order + N;
+    M += matrix * n * n;
+
+    // The exponent of the largest entry, and whether all are finite.
+    real largest = 0;
+    bool broken = false;
+    for (int k = t; k < n * n; k += TEAM) {
+        const real x = fabs(M[k]);
+        broken = broken || !(x <= real(LARGEST));
+        largest = fmax(largest, x);
+    }
+    largest = team_max(largest, value, t);
+    broken = team_any(broken);
+    const bool zero = broken || largest == 0;
+    int exponent = 0;
+    if (!zero) frexp(largest, &exponent);
+    const real* finite = broken ? nullptr : M;
+
+    // Largest diagonal entry first.
+    for (int i = t; i < n; i += TEAM) value[i] = broken ? real(0) : M[(int64)i * n + i];
+    team_sync();
+    for (int i = t; i < n; i += TEAM) {
+        int rank = 0;
+        for (int j = 0; j < n; ++j) rank += value[j] > value[i] || (value[j] == value[i] && j < i);
+        order[rank] = i;
+    }
+    team_sync();
+
+    // Entries are below 1 now. A shift of rounding size does for a semi-definite H, one above its norm for any.
+    real s = zero ? real(1) : real(n < 8 ? 8 : n) * real(EPS);
+    const bool good = factor(finite, G, order, n, exponent, s, real(0.25) * s, t);
+    if (together(!good)) {
+        real norm = 0;
+        for (int i = t; i < n && !good; i += TEAM) {
+            real sum = 0;
+            for (int j = 0; j < n; ++j) sum += fabs(entry(M, order, n, i, j, exponent));
+            norm = fmax(norm, sum);
+        }
+        norm = team_max(norm, value, t);
+        if (!good) s = real(1.0625) * norm;
+        factor(finite, G, order, n, exponent, s, real(0), t);
+    }
+
+    for (int sweep = 0; sweep < MAX_SWEEPS; ++sweep) {
+        measure(G, length, t);  // afresh in every sweep: updates round
+        real cosine = 0, sine = 0;
+        int p = 0, q = 0;
+        for (int r = 0; r < N - 1; ++r) {
+            for (int k = t / LANES; k < (N / 2 + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
+                if (SLOTS < N / 2 || r == 0) seats(r, k < N / 2 ? k : 0, p, q);
+                turn(G, length, p, q, t % LANES, k >= N / 2, cosine, sine);
+                if (SLOTS >= N / 2) seats(r + 1 < N - 1 ? r + 1 : 0, k < N / 2 ? k : 0, p, q);  // before the barrier
+            }
+            team_sync();
+        }
+        // What a rotation brings back into a pair that was done is a cosine times its sine: the last sweep left no more
+        // than rounding. Eigenvalues that are close turn by large angles, so they are waited for.
+        cosine = team_max(cosine, value, t);
+        sine = team_max(sine, value, t);
+        if (!together(cosine * sine > real(NEGLIGIBLE) * real(NEGLIGIBLE))) break;
+    }
+
+    // Eigenvalues and their places in ascending order, and the vectors.
+    measure(G, length, t);
+    const real nan = sqrt(real(-1));
+    if (broken && mine && t == 0) atomicAdd(nonfinite, 1ULL);
+    for (int i = t; i < n; i += TEAM) {
+        int place = 0;
+        for (int j = 0; j < n; ++j) place += length[j] < length[i] || (length[j] == length[i] && j > i);
+        source[place] = i;
+        value[i] = inverse_root(length[i]);
+        if (mine) w[matrix * n + place] = broken ? nan : ldexp(length[i] - s, exponent);
+    }
+    team_sync();
+    for (int k = t; mine && k < n * n; k += TEAM) {
+        const int i = k / n, j = k % n;
+        V[(matrix * n + order[i]) * n + j] = broken ? nan : value[source[j]] * G[source[j] * STRIDE + i];
+    }
+}

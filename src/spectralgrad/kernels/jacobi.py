@@ -1,0 +1,116 @@
+"""Eigenpairs of real symmetric matrices in one kernel; see jacobi.cu for the method.
+
+The plain-torch twin is the rest of `linalg.solvers.Jacobi`.
+"""
+
+from ctypes import c_int, c_longlong, c_void_p
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import nvrtc
+
+_REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
+_LARGEST = 512  # beyond shared memory rows come from the cache of the second level
+_RESERVED = 1 << 10  # bytes of shared memory that the system keeps
+
+
+class Shape(NamedTuple):
+    """How a matrix is laid over threads; the names are those of jacobi.cu."""
+
+    N: int
+    LANES: int
+    TEAM: int
+    MATRICES: int
+    IN_GLOBAL: int
+    stride: int  # numbers from row to row
+    shared: int  # bytes for a block
+
+
+@lru_cache(maxsize=1024)
+def shape(n: int, size: int, shared_memory: int) -> Shape:
+    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes."""
+    vector = 16 // size
+    N = max(4, -(-n // 4) * 4)
+    chunks = N // vector
+    lanes = min(8, _power_of_two(chunks))
+    while lanes < 32 and -(-chunks // lanes) * vector > _REGISTERS[size]:
+        lanes *= 2
+    team = lanes * N // 2
+    team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
+    matrices = max(1, 64 // team) if team <= 32 else 1
+    stride = N + vector
+    small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source
+    shared = matrices * N * stride * size + small
+    in_global = shared > shared_memory - _RESERVED
+    return Shape(N, lanes, team, matrices, int(in_global), stride, small if in_global else shared)
+
+
+def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
+    """The compile-time constants of jacobi.cu."""
+    limits = torch.finfo(dtype)
+    return {
+        **{name: getattr(layout, name) for name in ("N", "LANES", "TEAM", "MATRICES", "IN_GLOBAL")},
+        "REAL": nvrtc.REAL[dtype],
+        "EPS": limits.eps,
+        "LARGEST": limits.max,
+        "TINY": limits.tiny,
+        "NEGLIGIBLE": 0.5 * limits.eps * layout.N**0.5,  # the rounding of a dot product of unit rows
+    }
+
+
+def runs_on(H: Tensor) -> bool:
+    """Whether the kernel takes matrices (*B, n, n) like ``H``."""
+    return nvrtc.takes(H) and 0 < H.shape[-1] <= _LARGEST
+
+
+def eigh(M: Tensor, nonfinite: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (*B, n), ascending, and eigenvectors (*B, n, n) of the symmetric part of ``M`` (*B, n, n).
+
+    A matrix with NaN or Inf gives NaN and is added to the int64 counter ``nonfinite``. Nothing waits for the device.
+    """
+    n, device = M.shape[-1], M.device.index
+    M = M.contiguous()
+    w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
+    batch = M.numel() // (n * n)
+    if device != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            _launch(M, w, V, nonfinite, batch, n, device)
+    else:
+        _launch(M, w, V, nonfinite, batch, n, device)
+    return w, V
+
+
+def _launch(M: Tensor, w: Tensor, V: Tensor, nonfinite: Tensor, batch: int, n: int, device: int) -> None:
+    kernel, layout = _kernel(n, M.dtype, device)
+    blocks = -(-batch // layout.MATRICES)
+    workspace = M.new_empty(blocks * layout.MATRICES * layout.N * layout.stride) if layout.IN_GLOBAL else None
+    kernel.launch(
+        device,
+        blocks,
+        layout.TEAM * layout.MATRICES,
+        c_void_p(M.data_ptr()),
+        c_void_p(w.data_ptr()),
+        c_void_p(V.data_ptr()),
+        c_void_p(0 if workspace is None else workspace.data_ptr()),
+        c_void_p(nonfinite.data_ptr()),
+        c_longlong(batch),
+        c_int(n),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _kernel(n: int, dtype: torch.dtype, device: int) -> tuple[nvrtc.Kernel, Shape]:
+    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device))
+    return _compiled(layout, dtype, device), layout
+
+
+@lru_cache(maxsize=256)
+def _compiled(layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
+    return nvrtc.Kernel("jacobi.cu", "eigh", defines(layout, dtype), layout.shared, device)
+
+
+def _power_of_two(x: int) -> int:
+    return 1 << max(x - 1, 0).bit_length()

@@ -1,0 +1,118 @@
+"""CUDA C++ compiled at run time by the NVRTC that torch ships, and launched through the driver.
+
+For kernels that need what Triton does not offer: threads that exchange rows through shared memory, round after round. A
+launch costs some microseconds of Python, a third of Triton's.
+"""
+
+import ctypes
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+REAL = {torch.float32: "float", torch.float64: "double"}
+_DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_compiling = threading.Lock()
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
+
+Defines = Mapping[str, str | int | float]
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
+    """NVRTC and the CUDA driver, or None where torch came without them."""
+    if torch.version.cuda is None or _raw_stream is None:
+        return None
+    major = torch.version.cuda.split(".")[0]
+    # torch's own stub knows where its NVRTC lies: symbols are found through it.
+    for name in (str(Path(torch.__file__).parent / "lib" / "libcaffe2_nvrtc.so"), f"libnvrtc.so.{major}", "libnvrtc.so"):
+        try:
+            nvrtc, driver = ctypes.CDLL(name), ctypes.CDLL("libcuda.so.1")
+            nvrtc.nvrtcCreateProgram  # noqa: B018  (raises where the stub does not lead to the library)
+        except (OSError, AttributeError):
+            continue
+        size, pointer = ctypes.c_uint, ctypes.c_void_p
+        driver.cuLaunchKernel.argtypes = [pointer, *[size] * 7, pointer, pointer, pointer]
+        return nvrtc, driver
+    return None
+
+
+def takes(x: Tensor) -> bool:
+    """Whether kernels can be compiled for the device and dtype of ``x``, a tensor with entries and memory of its own."""
+    return x.is_cuda and type(x) in (Tensor, Parameter) and x.dtype in REAL and x.numel() > 0 and _libraries() is not None
+
+
+@lru_cache(maxsize=64)
+def shared_memory(device: int) -> int:
+    """Bytes of shared memory that one block may ask for."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))
+
+
+class Kernel:
+    """One compiled function, loaded on one device.
+
+    Args:
+        file: the source, beside this file.
+        name: of the function, declared extern "C".
+        defines: compile-time constants.
+        shared: bytes of dynamic shared memory.
+        device: index of the device.
+    """
+
+    def __init__(self, file: str, name: str, defines: Defines, shared: int, device: int) -> None:
+        libraries = _libraries()
+        assert libraries is not None
+        self._driver, self._shared = libraries[1], shared
+        with torch.cuda.device(device):
+            cubin = _compile(libraries[0], file, defines, torch.cuda.get_device_capability(device))
+            module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+            self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
+            self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
+            if shared > 48 << 10:
+                self._check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED_MEMORY, shared))
+
+    def launch(self, device: int, blocks: int, threads: int, *arguments: Any) -> None:
+        """Run on the current stream of ``device``, which must be the current device. Arguments are ctypes objects."""
+        assert _raw_stream is not None
+        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        self._check(
+            self._driver.cuLaunchKernel(
+                self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None
+            )
+        )
+
+    def _check(self, code: int) -> None:
+        if code:
+            text = ctypes.c_char_p()
+            self._driver.cuGetErrorString(code, ctypes.byref(text))
+            raise RuntimeError(f"CUDA driver error {code}: {(text.value or b'unknown').decode()}")
+
+
+def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[int, int]) -> bytes:
+    source = (Path(__file__).parent / file).read_bytes()
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    options += [f"-D{name}={value}" for name, value in defines.items()]
+    with _compiling:
+        program = ctypes.c_void_p()
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
+        failed = nvrtc.nvrtcCompileProgram(
+            program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        )
+        if failed:
+            log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+            raise RuntimeError(f"NVRTC could not compile {file} with {options}:\n{log.decode(errors='replace')}")
+        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+
+
+def _read(size_of: Any, get: Any, program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    size_of(program, ctypes.byref(size))
+    buffer = ctypes.create_string_buffer(size.value)
+    get(program, buffer)
+    return buffer.raw

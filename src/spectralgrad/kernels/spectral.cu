@@ -1,0 +1,189 @@
+// f(M) = V diag(f(w)) V^T and its derivative V (F * (V^T sym(G) V)) V^T, one matrix in shared memory.
+//
+// F is the Loewner matrix of divided differences, written without cancellation; linalg/scalars.py has the formulas and is
+// the twin of all this. Eigenvalues at the border of the domain are clamped as there.
+//
+// All products are sums over k of left[k][i] right[k][j], so that a thread reads its entries of a row 16 bytes at a time. It
+// owns TILE x TILE entries of the result: TILE = 4 neighbours, or for TILE = 8 four neighbours in each half of the row.
+//
+// Compile-time: REAL (float or double), EPS, TINY, N (n rounded up to a multiple of TILE), TILE, KIND (the function), BORDER (what
+// becomes of eigenvalues that are zero to rounding), FLOOR (1: eigenvalues below `floor` are replaced by it).
+
+#ifndef SHARED
+#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#endif
+typedef long long int64;
+typedef REAL real;
+
+enum Function { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
+enum Border { NOTHING, TO_ZERO, TO_ROUNDING, NOT_NEGATIVE };
+constexpr int SIDE = N / TILE;     // threads along a row
+constexpr int THREADS = SIDE * SIDE;
+constexpr int STRIDE = N + 4;   // keeps rows aligned and spreads columns over banks
+struct alignas(16) Four { real x[4]; };
+constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/domains.py
+
+struct Value { real at; bool clamped; };
+
+__device__ __forceinline__ real zero_tolerance(const real* w, int n) {
+    const real radius = fmax(-w[0], w[n - 1]), tolerance = ZERO * real(EPS) * radius;
+    return BORDER == TO_ROUNDING ? fmax(tolerance, real(TINY)) : tolerance;
+}
+
+__device__ __forceinline__ Value clamp(real w, real tolerance, real floor) {
+    if (FLOOR) return w < floor ? Value{floor, true} : Value{w, false};
+    if (BORDER == TO_ZERO && w <= tolerance) return {real(0), true};
+    if (BORDER == TO_ROUNDING && w <= tolerance) return {tolerance, true};
+    if (BORDER == NOT_NEGATIVE && w < 0) return {real(0), false};
+    return {w, false};
+}
+
+__device__ __forceinline__ real f(real c, real alpha) {
+    switch (KIND) {
+        case SQRT: return sqrt(c);
+        case INVERSE_SQRT: return 1 / sqrt(c);
+        case POWER: return pow(c, alpha);
+        case LOG: return log(c);
+        default: return exp(c);
+    }
+}
+
+__device__ __forceinline__ real difference(real x, real y, real alpha) {
+    const real a = fmax(x, y), b = fmin(x, y), gap = a - b;
+    switch (KIND) {
+        case SQRT: {
+            const real sum = sqrt(a) + sqrt(b);
+            return sum == 0 ? real(0) : 1 / sum;
+        }
+        case INVERSE_SQRT: {
+            const real p = sqrt(a), q = sqrt(b);
+            return -1 / (p * q * (p + q));
+        }
+        case POWER: {
+            if (!(a > 0)) return alpha == 1 ? real(1) : real(0);
+            const real t = -log1p(-gap / a);
+            return pow(a, alpha - 1) * (t == 0 ? alpha : expm1(-alpha * t) / expm1(-t));
+        }
+        case LOG: {
+            const real r = gap / b;
+            return (r == 0 ? real(1) : log1p(r) / r) / b;
+        }
+        default: return exp(a) * (gap == 0 ? real(1) : -expm1(-gap) / gap);
+    }
+}
+
+// Where entry v of part r lies in a row of N, for thread t of SIDE.
+__device__ __forceinline__ int at(int t, int v) { return v / 4 * (N / 2) + 4 * t + v % 4; }
+
+__device__ __forceinline__ void read(const real* row, int t, real (&x)[TILE]) {
+    #pragma unroll
+    for (int part = 0; part < TILE / 4; ++part) {
+        const Four four = *reinterpret_cast<const Four*>(row + at(t, 4 * part));
+        #pragma unroll
+        for (int v = 0; v < 4; ++v) x[4 * part + v] = four.x[v];
+    }
+}
+
+// acc = sum over k < n of left[k][i] scale[k] right[k][j], for the entries (i, j) that this thread owns; no scale: 1.
+__device__ __forceinline__ void product(real (&acc)[TILE][TILE], int n, const real* left, const real* right, const real* scale) {
+    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    #pragma unroll
+    for (int r = 0; r < TILE; ++r)
+        #pragma unroll
+        for (int c = 0; c < TILE; ++c) acc[r][c] = 0;
+    #pragma unroll 4
+    for (int k = 0; k < n; ++k) {
+        real a[TILE], b[TILE];
+        read(left + k * STRIDE, y, a);
+        read(right + k * STRIDE, x, b);
+        #pragma unroll
+        for (int r = 0; r < TILE; ++r) {
+            const real f = scale ? a[r] * scale[k] : a[r];
+            #pragma unroll
+            for (int c = 0; c < TILE; ++c) acc[r][c] += f * b[c];
+        }
+    }
+}
+
+template <class Put>
+__device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
+    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    #pragma unroll
+    for (int r = 0; r < TILE; ++r)
+        #pragma unroll
+        for (int c = 0; c < TILE; ++c) put(at(y, r), at(x, c), acc[r][c]);
+}
+
+__device__ __forceinline__ real inside(const real* X, int n, int i, int j) { return i < n && j < n ? X[i * n + j] : real(0); }
+
+// out = V diag(f(w)) V^T; for KIND GIVEN diag(given). Adds the number of eigenvalues that are zero to rounding to *clamped.
+extern "C" __global__ void __launch_bounds__(THREADS)
+value(const real* __restrict__ V, const real* __restrict__ w, const real* __restrict__ given, real* __restrict__ out,
+      unsigned long long* clamped, int n, double alpha, double floor) {
+    SHARED(shared);
+    real* Ut = reinterpret_cast<real*>(shared);  // V^T
+    real* y = Ut + N * STRIDE;
+    const int64 matrix = blockIdx.x;
+    V += matrix * n * n;
+    w += matrix * n;
+    for (int k = threadIdx.x; k < N * N; k += THREADS) Ut[k % N * STRIDE + k / N] = inside(V, n, k / N, k % N);
+    const real tolerance = KIND == GIVEN ? real(0) : zero_tolerance(w, n);
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        y[i] = KIND == GIVEN ? given[matrix * n + i] : f(clamp(w[i], tolerance, real(floor)).at, real(alpha));
+        if (clamped && w[i] <= tolerance) atomicAdd(clamped, 1ULL);
+    }
+    __syncthreads();
+    real acc[TILE][TILE];
+    product(acc, n, Ut, Ut, y);
+    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = x; });
+}
+
+// out = V (F * (V^T sym(G) V)) V^T; for KIND GIVEN F is given, (n, n) for each matrix.
+extern "C" __global__ void __launch_bounds__(THREADS)
+derivative(const real* __restrict__ V, const real* __restrict__ w, const real* __restrict__ given,
+           const real* __restrict__ G, real* __restrict__ out, int n, double alpha, double floor) {
+    SHARED(shared);
+    real* U = reinterpret_cast<real*>(shared);
+    real* Ut = U + N * STRIDE;
+    real* X = Ut + N * STRIDE;
+    real* l = X + N * STRIDE;
+    const int64 matrix = blockIdx.x;
+    V += matrix * n * n;
+    G += matrix * n * n;
+    for (int k = threadIdx.x; k < N * N; k += THREADS) {
+        const int i = k / N, j = k % N;
+        const real x = inside(V, n, i, j);
+        U[i * STRIDE + j] = x;
+        Ut[j * STRIDE + i] = x;
+        X[i * STRIDE + j] = real(0.5) * inside(G, n, i, j) + real(0.5) * inside(G, n, j, i);
+    }
+    for (int i = threadIdx.x; i < n; i += THREADS) l[i] = w[matrix * n + i];
+    __syncthreads();
+    real acc[TILE][TILE];
+    const auto keep = [&](int i, int j, real x) { X[i * STRIDE + j] = x; };
+    product(acc, n, X, U, nullptr);  // G V, G being symmetric
+    __syncthreads();
+    each(acc, keep);
+    __syncthreads();
+    product(acc, n, U, X, nullptr);  // V^T (G V)
+    __syncthreads();
+    const real tolerance = KIND == GIVEN ? real(0) : zero_tolerance(l, n);
+    each(acc, [&](int i, int j, real x) {
+        real F = 0;
+        if (KIND == GIVEN) {
+            F = inside(given + matrix * n * n, n, i, j);
+        } else if (i < n && j < n) {
+            const Value a = clamp(l[i], tolerance, real(floor)), b = clamp(l[j], tolerance, real(floor));
+            F = a.clamped && b.clamped ? real(0) : difference(a.at, b.at, real(alpha));
+            if (FLOOR && a.clamped != b.clamped) F *= (a.at - b.at) / (l[i] - l[j]);
+        }
+        X[i * STRIDE + j] = F * x;
+    });
+    __syncthreads();
+    product(acc, n, X, Ut, nullptr);  // (F * E) V^T, F * E being symmetric
+    __syncthreads();
+    each(acc, keep);
+    __syncthreads();
+    product(acc, n, Ut, X, nullptr);  // V (F * E V^T)
+    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = x; });
+}

@@ -1,0 +1,21 @@
+// The kernels of jacobi.cu or spectral.cu, callable from Python through ctypes; see emulator.h.
+#include "emulator.h"
+#include KERNEL
+
+typedef unsigned long long counter;
+
+#ifdef LANES
+extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, const real* M, real* w, real* V, real* workspace,
+                         counter* nonfinite, int64 batch, int n) {
+    launch(blocks, threads, bytes, [=] { eigh(M, w, V, workspace, nonfinite, batch, n); });
+}
+#else
+extern "C" void run_value(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* given,
+                          real* out, counter* clamped, int n, double alpha, double floor) {
+    launch(blocks, threads, bytes, [=] { value(V, w, given, out, clamped, n, alpha, floor); });
+}
+extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w,
+                               const real* given, const real* G, real* out, int n, double alpha, double floor) {
+    launch(blocks, threads, bytes, [=] { derivative(V, w, given, G, out, n, alpha, floor); });
+}
+#endif

@@ -1,0 +1,64 @@
+"""Our CUDA C++ kernels compiled for the CPU: `kernels.nvrtc.Kernel` with the same arguments, under the emulator.
+
+A thread of the GPU is a fiber here, so this is slow and for small matrices. It runs the very source that NVRTC compiles.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import spectralgrad.kernels
+from spectralgrad.kernels import nvrtc
+
+HERE = Path(__file__).parent
+SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
+
+
+class Kernel:
+    """What stands in for `nvrtc.Kernel`."""
+
+    folder: Path
+
+    def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
+        source = Path(spectralgrad.kernels.__file__).parent / file
+        library = self.folder / f"{abs(hash((file, tuple(defines.items()))))}.so"
+        if not library.exists():
+            options = [f'-DKERNEL="{source}"', *(f"-D{name}={value}" for name, value in defines.items())]
+            command = [
+                "g++",
+                "-O1",
+                "-w",
+                "-std=c++17",
+                "-shared",
+                "-fPIC",
+                *options,
+                str(HERE / "on_cpu.cpp"),
+                "-o",
+                str(library),
+            ]
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
+        self.shared = shared
+
+    def launch(self, device: int, blocks: int, threads: int, *arguments: Any) -> None:
+        self.run(blocks, threads, self.shared, *arguments)
+
+
+@pytest.fixture
+def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Kernels take CPU tensors and run under the emulator."""
+    if shutil.which("g++") is None:
+        pytest.skip("needs g++ to compile the kernels for the CPU")
+    Kernel.folder = tmp_path_factory.getbasetemp()
+    monkeypatch.setattr(nvrtc, "Kernel", Kernel)
+    monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
+    monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    for module in ("jacobi", "spectral"):
+        getattr(spectralgrad.kernels, module)._kernel.cache_clear()
+        getattr(spectralgrad.kernels, module)._compiled.cache_clear()

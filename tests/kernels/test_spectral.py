@@ -1,0 +1,122 @@
+"""The kernels for V f(L) V^T and its derivative, compiled for the CPU, against their plain-torch twin."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.kernels import spectral
+from spectralgrad.linalg.precision import in_basis, sandwich
+from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from tests import cases
+from tests.kernels.on_cpu import on_cpu  # noqa: F401
+
+pytestmark = pytest.mark.usefixtures("on_cpu")
+
+SCALARS: list[Scalar] = [
+    Sqrt(),
+    InverseSqrt(),
+    InverseSqrt(checked=True),
+    Log(),
+    Exp(),
+    Power(alpha=0.3),
+    Power(alpha=-1.7),
+    Power(alpha=2.2),
+    Power(alpha=1.0),
+]
+FLOOR = 1.2
+SPECTRA = [*cases.SPECTRA]
+
+
+def ident(x: object) -> str:
+    return cases.ident(getattr(x, "__name__", x))
+
+
+def twin(scalar: Scalar, w: Tensor, V: Tensor, G: Tensor) -> tuple[Tensor, Tensor]:
+    y = scalar.f(scalar.clamp(w)[0])
+    return (V * y.unsqueeze(-2)) @ V.mT, sandwich(V, scalar.loewner(w) * in_basis(V, G))
+
+
+def assert_same(scalar: Scalar, w: Tensor, V: Tensor, G: Tensor, tolerance: float) -> None:
+    function = scalar.in_kernel()
+    assert function.kind != "GIVEN"
+    value, derivative = twin(scalar, w, V, G)
+    assert cases.relative_error(spectral.value(V, w, function, None, None), value) < tolerance
+    assert cases.relative_error(spectral.derivative(V, w, function, None, G), derivative) < tolerance
+
+
+@pytest.mark.parametrize("spectrum", SPECTRA, ids=ident)
+@pytest.mark.parametrize("scalar", SCALARS, ids=ident)
+def test_against_the_twin(scalar: Scalar, spectrum: cases.Function) -> None:
+    if isinstance(scalar, InverseSqrt) and scalar.checked and spectrum is cases.rank_deficient:
+        pytest.skip("checked means that there are no zeros")
+    w = spectrum(6).repeat(2, 1)  # type: ignore[arg-type]
+    assert_same(scalar, w, cases.rotation(6, 2), cases.random(2, 6, 6), 1e-12)
+
+
+@pytest.mark.parametrize("scalar", SCALARS, ids=ident)
+def test_floor(scalar: Scalar) -> None:
+    """Some eigenvalues lie below the floor, some above, one on it; and the floor changes the result."""
+    w = torch.tensor([[0.3, 0.9, FLOOR, 1.5, 1.5]], dtype=torch.float64)
+    V, G = cases.rotation(5, 1), cases.random(1, 5, 5)
+    floored = replace(scalar, floor=FLOOR)
+    assert_same(floored, w, V, G, 1e-13)
+    assert cases.relative_error(twin(floored, w, V, G)[1], twin(scalar, w, V, G)[1]) > 1e-3
+
+
+@pytest.mark.parametrize("n", [1, 4, 7, 20, 33, 64, 66, 70])
+def test_sizes(n: int) -> None:
+    """Both tiles, with and without a remainder, and more than one warp."""
+    w = cases.separated(n).repeat(2, 1)
+    assert_same(Sqrt(), w, cases.rotation(n, 2), cases.random(2, n, n), 1e-12)
+
+
+def test_single_precision() -> None:
+    w, V = cases.separated(24).repeat(2, 1).float(), cases.rotation(24, 2).float()
+    assert_same(InverseSqrt(), w, V, cases.random(2, 24, 24, dtype=torch.float32), 2e-6)
+
+
+def test_given_numbers() -> None:
+    V, w, G = cases.rotation(6, 2), cases.separated(6).repeat(2, 1), cases.random(2, 6, 6)
+    y, F = cases.random(2, 6, seed=1), cases.random(2, 6, 6, seed=2)
+    F = F + F.mT
+    value = spectral.value(V, w, spectral.GIVEN, y, None)
+    derivative = spectral.derivative(V, w, spectral.GIVEN, F, G)
+    torch.testing.assert_close(value, (V * y.unsqueeze(-2)) @ V.mT)
+    torch.testing.assert_close(derivative, sandwich(V, F * in_basis(V, G)))
+
+
+def test_clamped_eigenvalues_are_counted() -> None:
+    counter = torch.zeros((), dtype=torch.int64)
+    w = torch.tensor([[-1e-18, 0.0, 0.5, 1.0], [0.1, 0.2, 0.3, 0.4]], dtype=torch.float64)
+    spectral.value(cases.rotation(4, 2), w, InverseSqrt().in_kernel(), None, counter)
+    assert int(counter) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["sqrtm", "inv_sqrtm", "powm(0.3)", "powm(-1.7)", "powm(2.2)", "logm", "expm", "spectral_map"]
+)
+def test_public_functions_go_through_the_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value, gradient and double backward; with checks the value comes from the twin."""
+    kernels = ["derivative"] if name == "spectral_map" else ["value", "derivative"]  # that one evaluates f in torch
+    calls: list[str] = []
+    launch = spectral._launch
+    monkeypatch.setattr(spectral, "_launch", lambda kind, *args: (calls.append(kind), launch(kind, *args))[1])
+    function, M, G = cases.FUNCTIONS[name], cases.random_covariance(5, 2), cases.random(2, 5, 5)
+
+    def derivatives() -> list[Tensor]:
+        x = M.clone().requires_grad_()
+        y = function(x)
+        (g,) = torch.autograd.grad(y, x, G, create_graph=True)
+        (h,) = torch.autograd.grad(g, x, G)
+        return [y.detach(), g.detach(), h]
+
+    expected = derivatives()
+    calls.clear()
+    with sg.checks(False):
+        found = derivatives()
+    assert calls[: len(kernels)] == kernels
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
