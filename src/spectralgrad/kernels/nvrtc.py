@@ -17,6 +17,7 @@ from torch.nn import Parameter
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 _DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
@@ -70,6 +71,7 @@ class Kernel:
         assert libraries is not None
         self._driver, self._shared = libraries[1], shared
         with torch.cuda.device(device):
+            self._enter(device)
             cubin = _compile(libraries[0], file, defines, torch.cuda.get_device_capability(device))
             module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
             self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
@@ -81,11 +83,18 @@ class Kernel:
         """Run on the current stream of ``device``, which must be the current device. Arguments are ctypes objects."""
         assert _raw_stream is not None
         addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
-        self._check(
-            self._driver.cuLaunchKernel(
-                self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None
-            )
-        )
+        call = (self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None)
+        code = self._driver.cuLaunchKernel(*call)
+        if code == _NO_CONTEXT:
+            self._enter(device)
+            code = self._driver.cuLaunchKernel(*call)
+        self._check(code)
+
+    def _enter(self, device: int) -> None:
+        """Make the device's context current for the driver: a new thread, as autograd's are, may not have it yet."""
+        context = ctypes.c_void_p()
+        self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+        self._check(self._driver.cuCtxSetCurrent(context))
 
     def _check(self, code: int) -> None:
         if code:

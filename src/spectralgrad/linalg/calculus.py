@@ -67,8 +67,20 @@ def call(function: type[Function], *args: Any) -> Any:
     return super(Function, function).apply(*args)  # type: ignore[misc]
 
 
+def is_constant(M: Tensor) -> bool:
+    """Whether nobody can ask for a derivative with respect to ``M``: then a Function's forward pass is all there is."""
+    return (
+        not (M.requires_grad and torch.is_grad_enabled())
+        and forward_ad._current_level < 0
+        and not torch.compiler.is_compiling()
+        and not torch._C._are_functorch_transforms_active()
+    )
+
+
 def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
     """f(M), differentiable twice, in both modes."""
+    if is_constant(M):
+        return potential.value(M, tolerance)[0]
     function = _Value if torch.compiler.is_compiling() else _ValueFunc
     return call(function, M, potential, tolerance)[0]  # type: ignore[no-any-return]
 

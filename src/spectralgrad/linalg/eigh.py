@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
 
-from .calculus import batched, call
+from .calculus import batched, call, is_constant
 from .checks import as_given, as_matrix, asymmetry_tolerance, checking, is_transformed, require_hermitian, under_vmap
 from .power_eigh import power_eigh
 from .precision import hermitian_part, matmul, sandwich
@@ -68,6 +68,8 @@ def eigenpairs(
     if isinstance(gradient, PowerIteration):
         return power_eigh(who, M, gradient, solver, tolerance)
     rule = LORENTZIAN if gradient is None else require_rule(who, gradient)
+    if is_constant(M):
+        return *decompose(who, M, solver, tolerance), None
     function = _Eigh if torch.compiler.is_compiling() else _EighFunc
     w, V = call(function, M, rule, solver, who, tolerance)
     return w, V, None

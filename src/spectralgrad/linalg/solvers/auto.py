@@ -39,7 +39,6 @@ class Auto(Solver):
     """
 
     def choose(self, H: Tensor) -> Solver:
-        """The solver that `solve` will use for this matrix."""
         if H.device.type != "cuda":
             return _LAPACK
         n = H.shape[-1]
@@ -48,9 +47,6 @@ class Auto(Solver):
             return _JACOBI if n <= _ONE_BLOCK or batch >= _FEW else _LAPACK
         single = H.dtype in (torch.float32, torch.complex64)
         return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
-
-    def takes_anything(self, M: Tensor) -> bool:
-        return self.choose(M).takes_anything(M)
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)

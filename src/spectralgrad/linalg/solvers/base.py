@@ -17,6 +17,10 @@ class Solver(ABC):
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Decompose; ``H`` is finite and Hermitian, with n >= 1 and at least one matrix."""
 
+    def choose(self, H: Tensor) -> "Solver":
+        """The solver that `solve` will use for this matrix."""
+        return self
+
     def takes_anything(self, M: Tensor) -> bool:
         """Whether `solve` itself takes the Hermitian part of ``M``, gives NaN for NaN or Inf, and counts that."""
         return False

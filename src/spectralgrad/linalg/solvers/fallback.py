@@ -46,8 +46,9 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
-    if solver.takes_anything(M):
-        return solver.solve(M)
+    chosen = solver.choose(M)
+    if chosen.takes_anything(M):
+        return chosen.solve(M)
     H = hermitian_part(M)
     broken = _broken(H)
     w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)
