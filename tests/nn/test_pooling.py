@@ -1,6 +1,7 @@
 """CovariancePool2d and covariance_pool: values, gradients at rank 48 of 256, and what torch.nn modules can do."""
 
 import copy
+import importlib
 import io
 import math
 import pickle
@@ -12,10 +13,12 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
+from spectralgrad.nn import powers
 from spectralgrad.nn.functional import covariance_pool
 from spectralgrad.nn.pooling import CovariancePool2d
 
 from ..cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
+from ..linalg.test_newton_products import Products
 
 torch.set_num_threads(1)
 
@@ -190,6 +193,48 @@ def test_five_newton_steps_are_those_of_the_covariance(shape):
     assert relative_error(gradient(x, G, output="matrix", solver=solver), expected) < 1e-12
     assert relative_error(gradient(x.float(), G, output="matrix", solver=solver), expected) < 1e-5
     assert relative_error(S.detach(), power_reference(x)[0]) > 1e-2  # it is not the root
+
+
+# What CUDA does with Auto(), on the CPU.
+
+
+def test_auto_takes_the_root_by_products_where_they_win(monkeypatch):
+    x, G = maps(2, 16, 3, 3, dtype=torch.float32), random(2, 16, 16, seed=9)
+    options = {"output": "matrix"}
+    eigen, by_products = (covariance_pool(x, solver=solver, **options) for solver in (sg.Auto(), NEWTON))
+    assert not torch.equal(eigen, by_products)
+    monkeypatch.setattr(powers, "products_win", lambda _: True)
+    for gradient_rule in (None, sg.Exact()):
+        assert torch.equal(covariance_pool(x, gradient=gradient_rule, **options), by_products)
+    assert torch.equal(gradient(x, G, **options), gradient(x, G, solver=NEWTON, **options))
+    for other in ({"solver": sg.Lapack()}, {"power": 0.7}, {"gradient": sg.Lorentzian()}):
+        got = covariance_pool(x, **options, **other)
+        monkeypatch.setattr(powers, "products_win", lambda _: False)
+        assert torch.equal(got, covariance_pool(x, **options, **other))
+        monkeypatch.setattr(powers, "products_win", lambda _: True)
+    for shape in ((2, 16, 3, 3), (2, 8, 5, 5)):
+        shifted = covariance_pool(maps(*shape), eps=1e-3, **options)
+        assert relative_error(shifted, power_reference(maps(*shape), eps=1e-3)[0]) < 1e-7
+
+
+def test_products_of_a_14_x_14_map(monkeypatch):
+    """What docs/layers/pooling.md says; the gradient is good to 1e-6 of its norm, with a schedule that never looks."""
+    for name in ("iteration", "lyapunov", "newton"):
+        monkeypatch.setattr(importlib.import_module(f"spectralgrad.linalg.{name}"), "host_may_look", lambda _: False)
+    monkeypatch.setattr(powers, "products_win", lambda _: True)
+    x, G = maps(2, 256, 14, 14).relu().float(), random(2, 256, 256, seed=9)
+    z = x.clone().requires_grad_()
+    with sg.checks(False):
+        with Products() as forward:
+            S = covariance_pool(z, output="matrix")
+        with Products() as backward:
+            (g,) = torch.autograd.grad((S * G.float()).sum(), z)
+    small, large = (196, 196, 196), {(256, 196, 256), (196, 256, 256), (256, 256, 196)}
+    assert (forward.shapes[small], backward.shapes[small]) == (42, 47)
+    assert sum(forward.shapes[shape] for shape in large) == 1
+    assert sum(backward.shapes[shape] for shape in large) == 2
+    assert (forward.shapes.total(), backward.shapes.total()) == (45, 53)
+    assert relative_error(g, root_gradient_reference(x.double(), G, False)) < 1e-6
 
 
 DEGENERATE = {

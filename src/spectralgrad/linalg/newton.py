@@ -1,12 +1,13 @@
-"""Square roots and polar factors by matrix products alone (Newton-Schulz), with gradients from Lyapunov equations.
+"""Square roots and polar factors by matrix products alone, with gradients from Lyapunov equations.
 
-Roots: with A = M/|M|_F, the coupled iteration Y_0 = A, Z_0 = I,
+Roots: with A = M/|M|, the coupled iteration Y_0 = A, Z_0 = I,
 
-    T = (3 I - Z Y)/2,   Y <- Y T,   Z <- T Z,      Y -> A^(1/2),  Z -> A^(-1/2).
+    R = Z Y,   T = a I + b R + c R^2,   Y <- Y T,   Z <- T Z,      Y -> A^(1/2),  Z -> A^(-1/2).
 
-Each matrix of a batch is scaled by its own norm and stops on its own. The derivative X of the square root in direction
-E solves Y X + X Y = E, again by products alone: the sign iteration applied to [[Y, E], [0, -Y]], whose limit is
-[[I, 2X], [0, -I]]. See docs/newton.md.
+The eigenvalues of R are squares x^2 with x <- x (a + b x^2 + c x^4) -> 1; the coefficients of each step come from
+minimax.py, for the smallest eigenvalue that has to be reached. Each matrix of a batch is scaled by its own norm. The
+derivative X of the square root in direction E solves Y X + X Y = E, again by products alone: the sign iteration applied to
+[[Y, E], [0, -Y]], whose limit is [[I, 2X], [0, -I]]. See docs/newton.md, which counts the products.
 """
 
 import math
@@ -20,14 +21,41 @@ from spectralgrad.kernels.ops import opaque
 
 from .calculus import evaluate
 from .checks import is_number, is_transformed, is_whole, require_hermitian
+from .counters import count_on_device
+from .iteration import (
+    TAIL,
+    UNCONVERGED,
+    Progress,
+    by_levels,
+    even_part,
+    host_may_look,
+    identity_like,
+    norm_bound,
+    product_dtype,
+)
+from .lyapunov import lyapunov
+from .minimax import PLAIN, Quintic, Step, sign_schedule
 from .precision import hermitian_part, matmul
 
 __all__ = ["NewtonSchulz"]
 
+# When `Auto` takes roots of real matrices on CUDA by products: (n at least, batch at least), in any row. To be filled in
+# from benchmarks/check_cuda_roots.py; up to 128 our kernels decompose.
+BY_PRODUCTS = ((129, 1),)
+
+# Eigenvalues from this many eps |A| on are reached. The root of a singular matrix wants distance from what rounding leaves
+# in the null space, more of it where the products round as coarsely as the matrix did.
+_REACH_INVERSE, _REACH_WIDE, _REACH = 1.0, 4.0, 16.0
 _QUADRATIC = 6  # steps from 0.1 to working accuracy once the convergence is quadratic, with one to spare
-_GROWTH = 1.1  # a residual that grows so much in a step: a negative eigenvalue has reached a tenth of what will blow up
-_SINGULAR = 4  # times the root of eps: lifts what rounding left in the null space of a root above zero
-_UNCONVERGED = 0.1  # a residual above this means that a direction was not reached at all
+_RUNAWAY = 100.0  # |R|_F / sqrt(n) is 4 at most unless a negative eigenvalue has run away
+
+
+def roots_by_products(M: Tensor) -> bool:
+    """Whether a root of ``M`` (*B, n, n) is faster by matrix products than by eigenvectors: large real ones on CUDA."""
+    if M.device.type != "cuda" or M.is_complex():
+        return False
+    n, batch = M.shape[-1], math.prod(M.shape[:-2])
+    return any(n >= least and batch >= matrices for least, matrices in BY_PRODUCTS)
 
 
 @dataclass(frozen=True)
@@ -38,14 +66,14 @@ class NewtonSchulz:
     With ``steps`` it is the papers' baseline: that many steps after scaling by the trace, differentiated through.
 
     Args:
-        tol: residual |I - Z Y|_F / sqrt(n) at which a matrix is done; None is n eps. It stops earlier where rounding
-            lets the residual shrink no further.
+        tol: residual |I - Z Y|_F / sqrt(n) at which a matrix is done, where the host may look; None is rounding. It
+            stops earlier where rounding lets the residual shrink no further.
         steps: a fixed number of unrolled steps instead.
 
     >>> import spectralgrad as sg
     >>> M = torch.diag(torch.tensor([4.0, 9.0]))
     >>> sg.sqrtm(M, solver=sg.NewtonSchulz()).diagonal()
-    tensor([2.0000, 3.0000])
+    tensor([2., 3.])
     """
 
     tol: float | None = None
@@ -59,113 +87,96 @@ class NewtonSchulz:
         if self.steps is not None and not is_whole(self.steps):
             raise OptionError(f"`NewtonSchulz`: steps must be a whole number >= 1, got {self.steps!r}.")
 
-    def tolerance(self, x: Tensor) -> float:
-        """The residual at which to stop, in the dtype of ``x`` (*B, m, n)."""
-        return x.shape[-1] * float(torch.finfo(x.dtype).eps) if self.tol is None else self.tol
+    def tolerance(self, x: Tensor, eps: float) -> float:
+        """The residual at which to stop for ``x`` (*B, m, n), whose given dtype has ``eps``."""
+        return max(x.shape[-1] * float(torch.finfo(x.dtype).eps), eps / 4) if self.tol is None else self.tol
 
 
-def max_steps(x: Tensor, growth: float) -> int:
-    """Steps after which a direction of rounding size has reached 1, at ``growth`` a step, and converged."""
-    return math.ceil(math.log(1 / float(torch.finfo(x.dtype).eps)) / math.log(growth)) + _QUADRATIC
-
-
-class Progress:
-    """Which matrices of a batch go on, judged by their residuals; never makes a GPU's host wait."""
-
-    def __init__(self, x: Tensor, tolerance: float) -> None:
-        self.size = math.sqrt(x.shape[-1])
-        self.tolerance = tolerance
-        self.previous = torch.full(x.shape[:-2], math.inf, dtype=x.real.dtype, device=x.device)
-        self.active = torch.ones(x.shape[:-2], dtype=torch.bool, device=x.device)
-        self.watched = x.device.type == "cpu"
-
-    def go_on(self, residual: Tensor) -> Tensor:
-        """The mask (*B, 1, 1) of matrices still improving, for residual matrices (*B, n, n)."""
-        error = torch.linalg.matrix_norm(residual) / self.size
-        # Done; or growing, as only a negative eigenvalue makes it, be it rounding's; or at the limit of rounding.
-        # A residual e becomes at most e/2 if e <= 0.56, so below 0.5 in norm a smaller gain is rounding (docs/newton.md).
-        stalled = (self.previous * self.size < 0.5) & (error > self.previous / 2)
-        growing = error > _GROWTH * self.previous
-        self.active = self.active & (error > self.tolerance) & ~stalled & ~growing
-        self.previous = torch.where(self.active, error, torch.minimum(error, self.previous))
-        return self.active[..., None, None]
-
-    def finished(self) -> bool:
-        """Whether no matrix goes on; always False where looking would make the host wait."""
-        return self.watched and not bool(self.active.any())
-
-
-def _norm(x: Tensor) -> Tensor:
-    """Frobenius norm (*B, 1, 1), 1 for a zero matrix; scaled first, so that squares neither overflow nor underflow."""
-    largest = x.abs().amax((-2, -1), keepdim=True)
-    largest = torch.where(largest > 0, largest, 1)
-    norm: Tensor = torch.linalg.matrix_norm(x / largest, keepdim=True).clamp(min=0.5)
-    return largest * norm
-
-
-def _identity_like(x: Tensor) -> Tensor:
-    return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], x.shape[-1], x.shape[-1])
-
-
-def _step(Y: Tensor, Z: Tensor, ZY: Tensor) -> tuple[Tensor, Tensor]:
-    T = 1.5 * _identity_like(ZY) - 0.5 * ZY
-    return matmul(Y, T), matmul(T, Z)
-
-
-def _lyapunov_fake(Y: Tensor, E: Tensor, growth: float = 2.25) -> Tensor:
-    return E.new_empty(E.shape)
-
-
-@opaque("lyapunov(Tensor Y, Tensor E, float growth=2.25) -> Tensor", _lyapunov_fake)
-def lyapunov(Y: Tensor, E: Tensor, growth: float = 2.25) -> Tensor:
-    """X with Y X + X Y = E for positive definite Y (*B, n, n), by matrix products.
-
-    A step multiplies a small eigenvalue by 1.5. If Y is a square root its smallest ones are roots of rounding, which
-    count twice: ``growth`` 2.25.
-    """
-    norm = _norm(Y)
-    B, C = Y / norm, E / norm
-    progress = Progress(B, B.shape[-1] * float(torch.finfo(B.dtype).eps))
-    for _ in range(max_steps(B, growth)):
-        BB = matmul(B, B)
-        go_on = progress.go_on(_identity_like(BB) - BB)
-        if progress.finished():
-            break
-        C_next = 1.5 * C - 0.5 * (matmul(BB, C) + matmul(C, BB) - matmul(B, matmul(C, B)))
-        B, C = torch.where(go_on, 1.5 * B - 0.5 * matmul(B, BB), B), torch.where(go_on, C_next, C)
-    return (C / 2).contiguous()
-
-
-def _coupled_fake(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+def _coupled_fake(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tuple[Tensor, Tensor]:
     return A.new_empty(A.shape), A.new_empty(A.shape)
 
 
-@opaque("newton_roots(Tensor A, float tolerance) -> (Tensor, Tensor)", _coupled_fake)
-def _coupled(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """A^(1/2) and A^(-1/2) of matrices (*B, n, n) of norm 1."""
-    identity = _identity_like(A)
+@opaque("newton_roots(Tensor A, float lower, float accuracy, float tolerance) -> (Tensor, Tensor)", _coupled_fake)
+def _coupled(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tuple[Tensor, Tensor]:
+    """A^(1/2) and A^(-1/2) of matrices (*B, n, n) of norm at most 1, whose eigenvalues from ``lower`` on are reached.
+
+    A matrix with a negative eigenvalue runs away. Where the host may look it is done again, slowly; elsewhere it becomes
+    the identity, and is counted.
+    """
+    if host_may_look(A):
+
+        def attempt(A: Tensor, level: float, extra: int) -> tuple[Tensor, ...]:
+            return _watched_roots(A, level, accuracy, tolerance, extra)
+
+        Y, Z, length, _ = by_levels(A, lower, attempt)
+        lost = ~(length <= _RUNAWAY * math.sqrt(A.shape[-1]))  # NaN too
+        if bool(lost.any()):
+            slow = _monotone(A, tolerance)
+            Y, Z = _select(lost, slow[0], Y), _select(lost, slow[1], Z)
+        return Y, Z
+    steps = sign_schedule(lower**0.5, accuracy)
+    Y, Z, R = _first_step(A, steps[0].coefficients)
+    for step in steps[1:]:
+        R = matmul(Z, Y)
+        Y, Z = _next_step(Y, Z, R, step.coefficients)
+    # |I - R|_F from two sums: what is asked for is far above the rounding in their difference.
+    length, trace = torch.linalg.matrix_norm(R), R.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+    residual = (length.square() - 2 * trace + A.shape[-1]).clamp(min=0).sqrt()
+    size = math.sqrt(A.shape[-1])
+    count_on_device("root_unconverged", ~(residual <= max(UNCONVERGED, 4 * size * steps[-1].before)))
+    lost = ~(length <= _RUNAWAY * size)
+    return _select(lost, identity_like(A), Y), _select(lost, identity_like(A), Z)
+
+
+def _first_step(A: Tensor, coefficients: Quintic) -> tuple[Tensor, Tensor, Tensor]:
+    """Y, Z and the R that they came from: two products, for Z = I."""
+    T = even_part(A, coefficients)
+    return matmul(A, T), T, A
+
+
+def _next_step(Y: Tensor, Z: Tensor, R: Tensor, coefficients: Quintic) -> tuple[Tensor, Tensor]:
+    """Y and Z from R = Z Y: three more products."""
+    T = even_part(R, coefficients)
+    return matmul(Y, T), matmul(T, Z)
+
+
+def _select(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(mask[..., None, None], yes, no).contiguous()
+
+
+def _watched_roots(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
+    """Y, Z, |Z Y|_F and whether they have converged: the schedule, then plain steps until each matrix stops."""
+    steps = sign_schedule(lower**0.5, accuracy)
+    Y, Z, _ = _first_step(A, steps[0].coefficients)
+    progress = Progress(A, tolerance)
+    for step in (*steps[1:], *[Step(PLAIN, 0.0, 0.0)] * extra):
+        R = matmul(Z, Y)
+        Y_next, Z_next = _next_step(Y, Z, R, step.coefficients)
+        if step.before < TAIL:
+            go_on = progress.go_on(identity_like(R) - R)
+            if progress.finished():
+                break
+            Y_next, Z_next = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
+        Y, Z = Y_next, Z_next
+    return Y, Z, torch.linalg.matrix_norm(R), progress.converged()
+
+
+def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
+    """The cubic iteration of Newton and Schulz, whose residuals never grow unless there is a negative eigenvalue.
+
+    So it can be stopped before that direction has any weight: singular matrices of whatever rounding keep their root.
+    """
+    identity = identity_like(A)
     Y, Z = A, identity
     progress = Progress(A, tolerance)
-    for _ in range(max_steps(A, 2.25)):
-        ZY = matmul(Z, Y)
-        go_on = progress.go_on(identity - ZY)
+    for _ in range(math.ceil(math.log(1 / float(torch.finfo(A.dtype).eps)) / math.log(2.25)) + _QUADRATIC):
+        R = matmul(Z, Y)
+        go_on = progress.go_on(identity - R)
         if progress.finished():
             break
-        Y_next, Z_next = _step(Y, Z, ZY)
-        Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
-    contiguous = torch.contiguous_format
-    return Y.clone(memory_format=contiguous), Z.clone(memory_format=contiguous)
-
-
-def _root_derivative(Y: Tensor, Z: Tensor, E: Tensor) -> Tensor:
-    """X with Y X + X Y = E.
-
-    Where Y is singular, as I - Z Y shows, rounding has left eigenvalues of either sign in its null space. They are lifted
-    above zero: the equation has no bounded solution else. The gradient is then good to two or three digits only.
-    """
-    unreached = torch.linalg.matrix_norm(_identity_like(Y) - matmul(Z, Y), keepdim=True)
-    lift = torch.where(unreached > 0.5, _SINGULAR * float(torch.finfo(Y.dtype).eps) ** 0.5 * _norm(Y), 0)
-    return lyapunov(Y + lift * _identity_like(Y), E)
+        T = 1.5 * identity - 0.5 * R
+        Y, Z = torch.where(go_on, matmul(Y, T), Y), torch.where(go_on, matmul(T, Z), Z)
+    return Y, Z
 
 
 @dataclass(frozen=True)
@@ -175,6 +186,8 @@ class _Root:
     who: str
     inverse: bool
     solver: NewtonSchulz
+    eps: float  # of the dtype that M was given in
+    lower: float  # eigenvalues from here on, relative to the norm, are reached
 
     handle = 0
 
@@ -184,65 +197,93 @@ class _Root:
             return H, H.clone(), H.clone()
         if tolerance is not None:
             require_hermitian(self.who, M, H, tolerance)
-        norm = _norm(H)
-        Y, Z = _coupled(H / norm, self.solver.tolerance(H))
+        norm = norm_bound(H)
+        A = H / norm
+        Y, Z = _coupled(A, self.lower, self._accuracy(A), self.solver.tolerance(A, self.eps))
         if tolerance is not None:
-            self._require_definite(H / norm, Y, Z)
+            self._require_definite(A, Y, Z)
         root = norm.sqrt()
-        Y, Z = hermitian_part(Y) * root, hermitian_part(Z) / root
+        Y, Z = hermitian_part(Y).mul_(root), hermitian_part(Z).div_(root)
         return (Z if self.inverse else Y).clone(), Y, Z
+
+    def _accuracy(self, x: Tensor) -> float:
+        """How near to 1 the steps are to bring everything: rounding in the given dtype, none in the working one."""
+        return max(2 * self.eps, 4 * float(torch.finfo(x.dtype).eps))
 
     def _require_definite(self, A: Tensor, Y: Tensor, Z: Tensor) -> None:
         """Raise unless the result is a root: negative eigenvalues have none, and singular matrices no inverse one."""
+        loose = 2 * self.solver.tolerance(A, self.eps) * A.shape[-1] ** 0.5
         if self.inverse:
-            error = torch.linalg.matrix_norm(matmul(Z, matmul(A, Z)) - _identity_like(A))
-            limit = max(_UNCONVERGED, 2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5)
+            error = torch.linalg.matrix_norm(matmul(Z, matmul(A, Z)) - identity_like(A))
+            limit = max(UNCONVERGED, loose)
         else:
             error = torch.linalg.matrix_norm(matmul(Y, Y) - A)
-            rounding = 0.5 * (A.shape[-1] * float(torch.finfo(A.dtype).eps)) ** 0.5  # what is left of a null space
-            limit = max(2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5, rounding)
+            limit = max(0.5 * (A.shape[-1] * self.eps) ** 0.5, loose)  # rounding: what is left of a null space
         failed = ~(error <= limit)
         if bool(failed.any()):
             kind = "positive definite" if self.inverse else "positive semi-definite"
             raise DefinitenessError(
                 f"`{self.who}`: Newton-Schulz needs `M` {kind}, but {int(failed.sum())} of {failed.numel()} matrices did "
                 f"not converge (residual {float(error.max()):.2g}): they are singular, negative or too ill-conditioned for "
-                f"{A.dtype}. Add eps * identity, or use an eigensolver."
+                f"an eps of {self.eps:.1e}. Add eps * identity, or use an eigensolver."
             )
 
     def unchecked(self) -> "_Root":
         return self
 
+    def _solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        """X with Y X + X Y = E, for Hermitian E."""
+        Y, Z = factors
+        return lyapunov(Y, Z, E, self.lower**0.5, self._accuracy(Y), False)
+
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         Y, Z = factors
         if Y.numel() == 0:
             return E.clone()
-        X = _root_derivative(Y, Z, hermitian_part(E))
+        X = self._solve(factors, hermitian_part(E))
         return -matmul(Z, matmul(X, Z)) if self.inverse else X
 
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         Y, Z = factors
         if Y.numel() == 0:
             return E1.clone()
-        X1, X2 = (_root_derivative(Y, Z, hermitian_part(E)) for E in (E1, E2))
+        X1, X2 = (self._solve(factors, hermitian_part(E)) for E in (E1, E2))
         P = matmul(X1, X2)
-        X12 = _root_derivative(Y, Z, -(P + P.mH))  # the second derivative of Y Y = M
+        X12 = self._solve(factors, -(P + P.mH))  # the second derivative of Y Y = M
         if not self.inverse:
             return X12
         Q = matmul(matmul(X1, Z), X2)
         return matmul(Z, matmul(Q + Q.mH - X12, Z))
 
 
-def newton_root(who: str, M: Tensor, inverse: bool, solver: NewtonSchulz, tolerance: float | None) -> Tensor:
-    """The root of ``M`` (*B, n, n): converged with a solved gradient, or the unrolled baseline."""
+def newton_root(
+    who: str,
+    M: Tensor,
+    inverse: bool,
+    solver: NewtonSchulz,
+    tolerance: float | None,
+    *,
+    lower: float | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """The root of ``M`` (*B, n, n): converged with a solved gradient, or the unrolled baseline.
+
+    ``lower`` is the smallest eigenvalue to be reached, relative to a norm of M; None is what the dtype can tell from zero.
+    ``eps`` is the accuracy asked for; None is that of the dtype.
+    """
     if solver.steps is None:
-        return evaluate(_Root(who, inverse, solver), M, tolerance)
+        wide = product_dtype(M)
+        eps = float(torch.finfo(M.dtype).eps) if eps is None else eps
+        reach = _REACH_INVERSE if inverse else _REACH if wide == M.dtype else _REACH_WIDE
+        root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower)
+        return evaluate(root, M.to(wide), tolerance).to(M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
     trace = H.diagonal(dim1=-2, dim2=-1).real.sum(-1)[..., None, None]
     trace = torch.where(trace > 0, trace, 1)
-    Y, Z = H / trace, _identity_like(H)
+    Y, Z = H / trace, identity_like(H)
     for _ in range(solver.steps):
-        Y, Z = _step(Y, Z, matmul(Z, Y))
+        T = 1.5 * identity_like(H) - 0.5 * matmul(Z, Y)
+        Y, Z = matmul(Y, T), matmul(T, Z)
     return Z * trace.rsqrt() if inverse else Y * trace.sqrt()

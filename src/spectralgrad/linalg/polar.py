@@ -25,7 +25,21 @@ from spectralgrad.kernels.ops import opaque
 from .calculus import evaluate
 from .checks import as_given, as_matrix, checking, is_transformed, require_finite
 from .eigh import AUTO, require_rule
-from .newton import _UNCONVERGED, NewtonSchulz, Progress, _identity_like, _norm, lyapunov, max_steps
+from .iteration import (
+    TAIL,
+    UNCONVERGED,
+    Progress,
+    by_levels,
+    even_part,
+    frobenius_norm,
+    host_may_look,
+    identity_like,
+    norm_bound,
+    product_dtype,
+)
+from .lyapunov import lyapunov
+from .minimax import PLAIN, Step, sign_schedule
+from .newton import NewtonSchulz
 from .precision import hermitian_part, matmul
 from .rules import Exact, Rule
 from .solvers import Solver, decompose_svd
@@ -48,7 +62,11 @@ class _Polar(ABC):
 
     @abstractmethod
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
-        """X with H X + X H = E."""
+        """X with H X + X H = E, for skew-Hermitian E."""
+
+    @abstractmethod
+    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+        """H^-1."""
 
     @abstractmethod
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
@@ -59,8 +77,7 @@ class _Polar(ABC):
         result = matmul(Q, self.solve(factors, skew))
         if Q.shape[-2] > Q.shape[-1]:
             outside = R - matmul(Q, matmul(Q.mH, R))
-            inverse = self.solve(factors, 2 * _identity_like(skew))  # H X + X H = 2 I
-            result = result + matmul(outside, inverse)
+            result = result + matmul(outside, self.inverse(factors))
         return result
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
@@ -94,11 +111,19 @@ class _BySVD(_Polar):
 
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         _, S, V = factors
+        return matmul(matmul(V, self._reciprocal(S) * matmul(V.mH, matmul(E, V))), V.mH)
+
+    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+        _, S, V = factors
+        return matmul(V * (2 * self._reciprocal(S).diagonal(dim1=-2, dim2=-1)).unsqueeze(-2), V.mH)
+
+    @staticmethod
+    def _reciprocal(S: Tensor) -> Tensor:
+        """1/(s_i + s_j) (*B, n, n), and 0 where both are zero."""
         total = S.unsqueeze(-1) + S.unsqueeze(-2)
         # Twice the size that rounding gives to a singular value that is zero.
         null = total <= 2 * S.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1, None]
-        inverse = torch.where(null, 0, 1 / torch.where(null, 1, total))
-        return matmul(matmul(V, inverse * matmul(V.mH, matmul(E, V))), V.mH)
+        return torch.where(null, 0, 1 / torch.where(null, 1, total))
 
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
@@ -107,47 +132,78 @@ class _BySVD(_Polar):
 
 @dataclass(frozen=True)
 class _ByNewton(_Polar):
-    """Factors: Q and H."""
+    """Factors: Q, H and H^-1."""
 
     solver: NewtonSchulz
+    eps: float  # of the dtype that A was given in
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
         if A.numel() == 0:
-            return A.clone(), A.clone(), matmul(A.mH, A)
+            gram = matmul(A.mH, A)
+            return A.clone(), A.clone(), gram, gram.clone()
         if tolerance is not None:
             require_finite("polar", A, "A")
-        Q, residual = newton_polar(A, self.solver.tolerance(A))
-        failed = residual > max(_UNCONVERGED, 2 * self.solver.tolerance(A) * A.shape[-1] ** 0.5)
+        stop = self.solver.tolerance(A, self.eps)
+        norm = norm_bound(A)
+        Q, P, residual = newton_polar(A / norm, self.eps, stop)
+        failed = ~(residual <= max(UNCONVERGED, 2 * stop * A.shape[-1] ** 0.5))
         if tolerance is not None and bool(failed.any()):
             raise DefinitenessError(
                 f"`polar`: Newton-Schulz needs `A` of full rank, but {int(failed.sum())} of {residual.numel()} "
                 f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
             )
-        return Q, Q.clone(), hermitian_part(matmul(Q.mH, A))
+        return Q, Q.clone(), hermitian_part(matmul(Q.mH, A)), hermitian_part(P) / norm
 
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
-        return lyapunov(factors[1], E, growth=1.5)
+        _, H, inverse = factors
+        return lyapunov(H, inverse, E, self.eps, max(2 * self.eps, _finest(H)), True)
+
+    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[2]
 
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         return factors[1]
 
 
-def _newton_polar_fake(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    return A.new_empty(A.shape), A.new_empty(A.shape[:-2], dtype=A.real.dtype)
+def _newton_polar_fake(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    P = A.new_empty(*A.shape[:-2], A.shape[-1], A.shape[-1])
+    return A.new_empty(A.shape), P, A.new_empty(A.shape[:-2], dtype=A.real.dtype)
 
 
-@opaque("newton_polar(Tensor A, float tolerance) -> (Tensor, Tensor)", _newton_polar_fake)
-def newton_polar(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
-    """Q <- Q (3 I - Q^H Q)/2 from A/|A|_F, tall; Q (*B, m, n) and the last residual (*B,)."""
-    Q = A / _norm(A)
-    progress = Progress(Q, tolerance)
-    for _ in range(max_steps(Q, 1.5)):
+@opaque("newton_polar(Tensor A, float eps, float tolerance) -> (Tensor, Tensor, Tensor)", _newton_polar_fake)
+def newton_polar(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Q <- Q T, P <- P T, T = a I + b Q^H Q + c (Q^H Q)^2, from Q = A of norm at most 1, tall, and P = I.
+
+    Q = A P throughout, so P -> H^-1. Returns Q (*B, m, n), P (*B, n, n) and the last residual (*B,). Singular values from
+    ``eps`` on are reached. Four products a step.
+    """
+
+    def attempt(A: Tensor, level: float, extra: int) -> tuple[Tensor, ...]:
+        return _polar_steps(A, level**0.5, max(2 * eps, _finest(A)), tolerance, extra)
+
+    Q, P, residual, _ = by_levels(A, eps**2, attempt) if host_may_look(A) else attempt(A, eps**2, 1)
+    return Q.contiguous(), P.contiguous(), residual
+
+
+def _polar_steps(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
+    """Q, P, residuals and whether they have converged: the schedule, then plain steps until each matrix stops."""
+    Q, P = A, None
+    progress = Progress(A, tolerance)
+    for step in (*sign_schedule(lower, accuracy), *[Step(PLAIN, 0.0, 0.0)] * extra):
         gram = matmul(Q.mH, Q)
-        go_on = progress.go_on(_identity_like(gram) - gram)
-        if progress.finished():
-            break
-        Q = torch.where(go_on, 1.5 * Q - 0.5 * matmul(Q, gram), Q)
-    return Q.contiguous(), progress.previous * progress.size
+        T = even_part(gram, step.coefficients)
+        Q_next, P_next = matmul(Q, T), T if P is None else matmul(P, T)
+        if P is not None and step.before < TAIL:
+            go_on = progress.go_on(identity_like(gram) - gram)
+            if progress.finished():
+                break
+            Q_next, P_next = torch.where(go_on, Q_next, Q), torch.where(go_on, P_next, P)
+        Q, P = Q_next, P_next
+    return Q, T if P is None else P, progress.previous * progress.size, progress.converged()
+
+
+def _finest(x: Tensor) -> float:
+    return 4 * float(torch.finfo(x.dtype).eps)
 
 
 def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSchulz = AUTO) -> Tensor:
@@ -181,11 +237,13 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
         if solver.steps is not None:
             if checking(A) and not is_transformed(A):
                 require_finite("polar", A.detach(), "A")
-            Q = X / _norm(X) if X.numel() else X
+            Q = X / frobenius_norm(X) if X.numel() else X
             for _ in range(solver.steps):
                 Q = 1.5 * Q - 0.5 * matmul(Q, matmul(Q.mH, Q))
             return as_given(Q, A)
-        return as_given(evaluate(_ByNewton(solver), X, 0.0 if checking(A) else None), A)
+        by_products = _ByNewton(solver, float(torch.finfo(X.dtype).eps))
+        Q = evaluate(by_products, X.to(product_dtype(X)), 0.0 if checking(A) else None)
+        return as_given(Q.to(X.dtype), A)
     require_svd_solver("polar", solver)
     if gradient is not None:
         require_rule("polar", gradient, power_iteration=False)

@@ -50,7 +50,7 @@ def covariance_pool(
         normalize: "frobenius" or None.
         output: "triangle", the upper one row by row: S_11, S_12, ..., S_1C, S_22, ...; "matrix"; or "features", S X.
         gradient: a rule; None or `Exact()` for the exact gradient. Other rules go through eigenvectors as the papers do.
-        solver: an eigensolver; with power 1/2 also `NewtonSchulz`.
+        solver: an eigensolver; with power 1/2 also `NewtonSchulz`, which `Auto()` is on GPUs with fast float64.
         eps: a shift of the diagonal. Not needed: singular covariances are the normal case.
         isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
 

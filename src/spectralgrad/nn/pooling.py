@@ -31,7 +31,8 @@ class CovariancePool2d(Module):
         normalize: "frobenius", or None.
         output: "triangle", the upper one row by row; "matrix"; or "features", S X (Alg. 3).
         gradient: a rule; None or `Exact()` for the exact gradient.
-        solver: an eigensolver; with power 1/2 also `NewtonSchulz`, matrix products only.
+        solver: an eigensolver; with power 1/2 also `NewtonSchulz`, matrix products only, which `Auto()` is on GPUs with
+            fast float64.
         eps: a shift of the covariance's diagonal.
         isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
         device, dtype: of the reduction's parameters.

@@ -5,17 +5,19 @@ import math
 import torch
 from torch import Tensor
 
+from spectralgrad.linalg.checks import asymmetry_tolerance
 from spectralgrad.linalg.eigh import Gradient
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, powm, sqrtm
-from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.linalg.iteration import product_dtype
+from spectralgrad.linalg.newton import NewtonSchulz, newton_root
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.rules import Exact
-from spectralgrad.linalg.solvers import PowerDeflation
+from spectralgrad.linalg.solvers import Auto, PowerDeflation
 
 AnyRoot = AnySolver | NewtonSchulz
 
 _ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/domains.py
-_NEWTON_SHIFT = 1e-11  # of a matrix of norm 1, in float64: first-order in the root, and leaves five digits to converge in
+_NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
 
 
 def centred(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -58,16 +60,23 @@ def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | N
     dtype, (channels, n) = X.dtype, X.shape[-2:]
     if power == 1:
         return covariance(X, eps)
-    X = X.to(working_dtype(X.dtype, solver))
     exact = not isinstance(solver, PowerDeflation) and (gradient is None or isinstance(gradient, Exact))
+    if exact and power == 0.5 and isinstance(solver, Auto) and products_win(X):
+        gradient, solver = None, NewtonSchulz()
+    X = X.to(working_dtype(X.dtype, solver))
     if eps or not exact:
         return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
     if n < channels:
-        S = _gram_power(X, power, solver)
+        S = _gram_power(X, power, solver, dtype)
     else:
         S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
     return (S * (scale / math.sqrt(n)) ** (2 * power)).to(dtype)
+
+
+def products_win(X: Tensor) -> bool:
+    """Whether the root of a covariance is faster by matrix products than by eigenvectors: on a GPU with fast float64."""
+    return X.device.type == "cuda" and product_dtype(X) == torch.float64
 
 
 def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +87,7 @@ def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
     return X / scale, scale
 
 
-def _gram_power(X: Tensor, power: float, solver: AnyRoot) -> Tensor:
+def _gram_power(X: Tensor, power: float, solver: AnyRoot, dtype: torch.dtype) -> Tensor:
     """(X X^T)^power (*B, C, C) through X^T X: a 7 x 7 map of 256 channels decomposes 49 x 49. |X|_F = 1.
 
     From the SVD of X, (X X^T)^power = X (X^T X)^(power - 1) X^T. What the negative power does to the null space of the
@@ -87,13 +96,20 @@ def _gram_power(X: Tensor, power: float, solver: AnyRoot) -> Tensor:
     """
     n = X.shape[-1]
     K = hermitian_part(matmul(X.mT, X))  # (*B, n, n), of trace 1
-    if _converges(solver):
-        K = inv_sqrtm(K + 1 / n**2 + _NEWTON_SHIFT * _identity(K), solver=solver)
+    if isinstance(solver, NewtonSchulz) and solver.steps is None:
+        K = _shifted_inverse_root(K + 1 / n**2, solver, dtype)
     elif isinstance(solver, NewtonSchulz):  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
         K = inv_sqrtm(K, solver=solver)
     else:
         K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
     return hermitian_part(matmul(matmul(X, K), X.mT))
+
+
+def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype) -> Tensor:
+    """(A + shift I)^(-1/2) of A (*B, n, n) of trace about 1 in float64, to the accuracy of ``dtype``."""
+    A = A + _NEWTON_SHIFT * _identity(A)
+    eps = float(torch.finfo(dtype).eps)
+    return newton_root("covariance_pool", A, True, solver, asymmetry_tolerance(A), lower=_NEWTON_SHIFT, eps=eps)
 
 
 def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
@@ -104,13 +120,21 @@ def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, sol
     """
     if not isinstance(solver, NewtonSchulz):
         return hermitian_part(powm(M, power, gradient=gradient, solver=solver, floor=eps or None))
-    scale = nonzero_max(M)
+    if solver.steps is not None:
+        scale = nonzero_max(M)
+        return hermitian_part(sqrtm(M / scale, solver=solver)) * scale.sqrt()
+    scale = _nonzero_trace(M)
     A = M / scale
-    if _converges(solver):
-        root = matmul(A, inv_sqrtm(A + _NEWTON_SHIFT * _identity(A), solver=solver))
-    else:
-        root = sqrtm(A, solver=solver)
+    # To full accuracy, whatever the map's is: in the gradient two terms of size shift^(-1/2) cancel in the null space.
+    root = matmul(A, _shifted_inverse_root(A, solver, M.dtype))
     return hermitian_part(root) * scale.sqrt()
+
+
+def _nonzero_trace(M: Tensor) -> Tensor:
+    """tr M (*B, 1, 1), a constant for autograd; 1 where it is zero."""
+    largest = nonzero_max(M)
+    trace = (M.detach() / largest).diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
+    return largest * torch.where(trace > 0, trace, 1)
 
 
 def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:

@@ -1,0 +1,234 @@
+"""Roots by products as a GPU computes them, on the CPU: a fixed schedule, no look at a value, products counted."""
+
+import importlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import mpmath
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import spectralgrad as sg
+from spectralgrad.linalg import newton
+from spectralgrad.linalg.iteration import norm_bound, product_dtype
+from spectralgrad.linalg.lyapunov import lyapunov
+from spectralgrad.linalg.newton import roots_by_products
+
+from .. import cases
+from .test_newton import ROOTS, each_root, errors, value_and_gradient
+
+Root = Callable[..., Tensor]
+NEWTON = sg.NewtonSchulz()
+
+
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What holds on CUDA: the host may not look, and nothing is checked."""
+    for name in ("iteration", "lyapunov", "newton", "polar"):
+        monkeypatch.setattr(importlib.import_module(f"spectralgrad.linalg.{name}"), "host_may_look", lambda _: False)
+    sg.reset_counts()
+    with sg.checks(False):
+        yield
+    sg.reset_counts()
+
+
+def condition_1e5(n: int) -> Tensor:
+    return torch.logspace(-5, 0, n, dtype=torch.float64)
+
+
+def nearly_rank_deficient(n: int) -> Tensor:
+    return cases.rank_deficient(n) + 1e-5
+
+
+SPECTRA = [cases.separated, cases.equal, cases.repeated, cases.near_equal, condition_1e5, nearly_rank_deficient]
+
+
+@pytest.mark.parametrize("scale", cases.SCALES)
+@pytest.mark.parametrize("spectrum", SPECTRA, ids=lambda f: f.__name__)
+@each_root
+def test_a_fixed_schedule_is_as_good(root: Root, spectrum: Any, scale: float, unwatched: None) -> None:
+    """float32 is computed in float64 and loses nothing at condition 1e5, where float32 eigenvectors keep two digits."""
+    M = scale * cases.with_spectrum(spectrum(24), 2)
+    assert max(errors(root, M.float(), solver=NEWTON)) < 1e-6
+    assert max(errors(root, M, solver=NEWTON)) < 1e-10
+    assert not sg.counts()
+
+
+@pytest.mark.parametrize("n", [64, 128, 256])
+def test_random_covariances_in_float32(n: int, unwatched: None) -> None:
+    for root in ROOTS.values():
+        assert max(errors(root, cases.random_covariance(n, dtype=torch.float32), solver=NEWTON)) < 1e-6
+
+
+def test_without_float64_it_is_as_good_as_float32_eigenvectors(unwatched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs whose float64 is slow."""
+    monkeypatch.setattr(newton, "product_dtype", lambda x: x.dtype)
+    for root in ROOTS.values():
+        assert max(errors(root, cases.random_covariance(64, dtype=torch.float32), solver=NEWTON)) < 1e-5
+        M = cases.with_spectrum(condition_1e5(64), dtype=torch.float32)
+        for got, eigen in zip(errors(root, M, solver=NEWTON), errors(root, M, solver=sg.Lapack()), strict=True):
+            assert 1e-6 < got < eigen
+
+
+def test_against_forty_digits() -> None:
+    """Value and derivative of the inverse root of a Hilbert matrix, which float64 knows to 1e-12."""
+    with mpmath.workdps(40):
+        H = mpmath.matrix([[mpmath.mpf(1) / (i + j + 1) for j in range(4)] for i in range(4)])
+        w, V = mpmath.eigsy(H)
+        want = V * mpmath.diag([1 / mpmath.sqrt(x) for x in w]) * V.T
+        want = torch.tensor([[float(want[i, j]) for j in range(4)] for i in range(4)], dtype=torch.float64)
+    M = torch.tensor([[1 / (i + j + 1) for j in range(4)] for i in range(4)], dtype=torch.float64)
+    assert cases.relative_error(sg.inv_sqrtm(M, solver=NEWTON), want) < 1e-11
+
+
+# Outside the domain, where nothing may be raised.
+
+BAD = {
+    "negative": torch.tensor([-1.0, 1, 1, 2]),
+    "slightly negative": torch.tensor([-1e-3, 1, 1, 2]),
+    "all negative": torch.tensor([-4.0, -3, -2, -1]),
+    "rank one": torch.tensor([0.0, 0, 0, 1]),
+    "zero": torch.zeros(4),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("w", BAD.values(), ids=BAD)
+@each_root
+def test_unconverged_is_finite_and_counted(root: Root, w: Tensor, dtype: torch.dtype, unwatched: None) -> None:
+    good = cases.random_covariance(4)
+    M = torch.stack([good, cases.with_spectrum(w.double())]).to(dtype)
+    value, gradient = value_and_gradient(root, M, solver=NEWTON)
+    assert value.isfinite().all()
+    assert gradient.isfinite().all()
+    assert sg.counts() == {"root_unconverged": 1}
+    assert cases.relative_error(value[0], root(good)) < 1e-6  # the other does not suffer
+
+
+def test_nan_gives_nan_and_leaves_the_others_alone(unwatched: None) -> None:
+    M = cases.random_covariance(4, 2)
+    want = sg.inv_sqrtm(M[0])
+    M[1, 0, 0] = torch.nan
+    got = sg.inv_sqrtm(M, solver=NEWTON)
+    assert got[1].isnan().all()
+    torch.testing.assert_close(got[0], want)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("watched", [True, False])
+def test_what_reaches_the_samples_of_a_singular_covariance(
+    watched: bool, dtype: torch.dtype, request: pytest.FixtureRequest
+) -> None:
+    """Two digits, in either dtype, as docs/newton.md says: the null space is large in Z, and rounding turns it a little.
+
+    `CovariancePool2d` and eigenvectors are exact there.
+    """
+    if not watched:
+        request.getfixturevalue("unwatched")
+
+    def through(X: Tensor, solver: Any) -> Tensor:
+        X = X.detach().requires_grad_()
+        Y = sg.sqrtm(X @ X.mT, solver=solver)
+        return torch.autograd.grad((Y * cases.random(12, 12, seed=9).to(X.dtype)).sum(), X)[0]
+
+    X = cases.random(12, 6).to(dtype)
+    want = through(X.double(), sg.Lapack())
+    assert cases.relative_error(through(X, NEWTON), want) < 0.02
+
+
+# The Lyapunov equation.
+
+
+@pytest.mark.parametrize("skew", [False, True])
+@pytest.mark.parametrize("condition", [1.0, 10.0, 1e3])
+def test_lyapunov(condition: float, skew: bool) -> None:
+    n = 12
+    y = torch.logspace(0, -float(torch.tensor(condition).log10()), n, dtype=torch.float64)
+    V = cases.rotation(n)
+    E = cases.random(n, n, seed=1)
+    E = E - E.mT if skew else E + E.mT
+    want = V @ ((V.mT @ E @ V) / (y[:, None] + y)) @ V.mT
+    Y, Z = (V * y) @ V.mT, (V / y) @ V.mT
+    assert cases.relative_error(lyapunov(Y, Z, E, 1e-4, 1e-15, skew), want) < 1e-13 * condition
+    rough = cases.relative_error(lyapunov(Y, Z, E, 1e-4, 1e-3, skew), want)  # accuracy is an option that acts
+    assert rough < 1e-3
+    assert condition == 1 or rough > 1e-12
+
+
+# Products, and where they are taken.
+
+
+class Products(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: Counter[tuple[int, ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+            self.shapes[(*args[-2].shape[-2:], args[-1].shape[-1])] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("root", "dtype", "forward", "backward"),
+    [
+        pytest.param(sg.inv_sqrtm, torch.float32, 30, 34, id="inv_sqrtm float32"),
+        pytest.param(sg.sqrtm, torch.float32, 30, 31, id="sqrtm float32"),
+        pytest.param(sg.inv_sqrtm, torch.float64, 62, 63, id="inv_sqrtm float64"),
+    ],
+)
+def test_number_of_products(root: Root, dtype: torch.dtype, forward: int, backward: int, unwatched: None) -> None:
+    """What docs/newton.md says."""
+    M = cases.random_covariance(8, 2, dtype=dtype).requires_grad_()
+    with Products() as products:
+        Y = root(M, solver=NEWTON)
+    assert products.shapes == {(8, 8, 8): forward}
+    with Products() as products:
+        Y.sum().backward()
+    assert products.shapes == {(8, 8, 8): backward}
+
+
+def test_well_conditioned_matrices_need_fewer_where_the_host_may_look() -> None:
+    def count(M: Tensor) -> int:
+        with Products() as products:
+            sg.inv_sqrtm(M, solver=NEWTON)
+        return products.shapes.total()
+
+    easy, hard = cases.with_spectrum(cases.separated(8), 2), cases.with_spectrum(cases.graded(8), 2)
+    assert count(easy) < 32 < count(hard)
+
+
+def test_norm_bound_is_a_bound() -> None:
+    for x in (cases.random(3, 6, 6), cases.random(2, 7, 4), cases.random_covariance(5, 2), torch.eye(9).double()[None]):
+        assert (norm_bound(x)[..., 0, 0] >= torch.linalg.matrix_norm(x, 2) * (1 - 1e-14)).all()
+        assert (norm_bound(x) <= torch.linalg.matrix_norm(x, keepdim=True) * (1 + 1e-14)).all()
+    assert norm_bound(torch.eye(9)) == 1  # where the Frobenius norm is 3
+    assert norm_bound(torch.zeros(2, 2)).item() == 0.5  # 1 times the least that it is taken for
+    assert norm_bound(torch.full((2, 2), 1e30)).isfinite().all()
+
+
+def test_where_roots_go_by_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    M = torch.eye(300).expand(4, 300, 300)
+    assert not roots_by_products(M)
+
+    class OnCuda:
+        device = torch.device("cuda", 0)
+
+        def __init__(self, *shape: int, dtype: torch.dtype = torch.float32) -> None:
+            self.shape, self.dtype = torch.Size(shape), dtype
+
+        def is_complex(self) -> bool:
+            return self.dtype.is_complex
+
+    assert roots_by_products(OnCuda(4, 300, 300))
+    assert roots_by_products(OnCuda(300, 300))
+    assert not roots_by_products(OnCuda(4, 64, 64))
+    assert not roots_by_products(OnCuda(4, 300, 300, dtype=torch.complex64))
+    assert product_dtype(M) == torch.float64
+    assert product_dtype(M.to(torch.complex64)) == torch.complex128
+    for capability, dtype in (((9, 0), torch.float64), ((8, 9), torch.float32)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, capability=capability: capability)
+        assert product_dtype(OnCuda(2, 2)) == dtype
