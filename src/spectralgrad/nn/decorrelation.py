@@ -7,14 +7,13 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import is_whole
-from spectralgrad.linalg.covariance import Moments
 from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
 from spectralgrad.linalg.solvers import PowerDeflation
 
-from .statistics import BatchStatistics, covariance_of, require_options
+from .statistics import BatchStatistics, covariance_of, identity_like, require_options
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
 
@@ -74,7 +73,7 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         ZCA: (covariance + eps I)^(-1/2). PCA: L^(-1/2) V^T, largest eigenvalue first, each eigenvector with its largest
         entry positive. Eigenvalues that rounding left below eps count as eps.
         """
-        shifted = covariance + self.eps * torch.eye(self.group_size, dtype=covariance.dtype, device=covariance.device)
+        shifted = torch.add(covariance, identity_like(covariance), alpha=self.eps)
         if isinstance(self.solver, NewtonSchulz):  # has no eigenvalues to clamp
             return inv_sqrtm(shifted, solver=self.solver)
         if self.whitening == "zca":
@@ -84,8 +83,8 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         w = torch.where(w < self.eps, self.eps, w)
         return (V * sign * w.rsqrt().unsqueeze(-2)).mT.flip(-2)
 
-    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        covariance = covariance_of(batch)
+    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        covariance = covariance_of(scatter, samples)
         W = self.whitening_matrix(covariance)
         running = {"running_covariance": covariance} if self.running == "covariance" else {"running_whitening": W}
         return W, covariance, running

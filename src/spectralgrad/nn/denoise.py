@@ -7,7 +7,6 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import checks, is_number, is_whole
-from spectralgrad.linalg.covariance import Moments
 from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver
 from spectralgrad.linalg.projector import projector
@@ -83,12 +82,12 @@ class _PCADenoise(BatchStatistics):
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
         return projector(covariance, rank=self.rank, energy=self.energy, gradient=self.gradient, solver=self.solver)
 
-    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        covariance = covariance_of(batch)  # (1, C, C)
+    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        covariance = covariance_of(scatter, samples)  # (1, C, C)
         inverse = (_variance(covariance) + self.eps).rsqrt()  # 1/sigma, (1, C)
         standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
         A = inverse if self.keeps_all else self.projector(standardised) * inverse.unsqueeze(-2)
-        unbiased = _variance(covariance_of(batch, 1.0))  # as torch.nn.BatchNorm's
+        unbiased = covariance_of(_variance(scatter), samples, 1.0)  # as torch.nn.BatchNorm's
         return A, standardised, {"running_var": unbiased, "running_covariance": standardised}
 
     def from_running(self, dtype: torch.dtype) -> Tensor:

@@ -13,31 +13,39 @@ from torch.autograd import Function
 from torch.nn import Module, Parameter, init
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.checks import checking, is_number, is_transformed, is_whole, require_finite
 from spectralgrad.linalg.covariance import Moments, merge_moments, moments
 from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.solvers import PowerDeflation
 
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
-
-
-def as_samples(x: Tensor, groups: int, dtype: torch.dtype) -> Tensor:
-    """(N, C, *) -> (groups, C/groups, n), n = N times all positions; no copy where the channels lie last in memory."""
-    X = x.to(dtype).transpose(0, 1).flatten(1)
-    return X.view(groups, X.shape[0] // groups, X.shape[1])
+from .composed import affine, as_input, as_samples
+from .fused import Small, is_fusible, mean_and_scatter, normalized, small_graph, transformed
 
 
-def as_input(Y: Tensor, given: Tensor) -> Tensor:
-    """The way back from `as_samples`, in the shape, dtype and memory format of ``given``."""
-    y = Y.to(given.dtype).reshape(given.shape[1], given.shape[0], *given.shape[2:]).transpose(0, 1)
-    last = _CHANNELS_LAST.get(given.ndim)
-    if last is None or given.is_contiguous() or (not torch.compiler.is_compiling() and is_transformed(given)):
-        return y.contiguous()  # vmap knows no other format
-    return y.contiguous(memory_format=last if given.is_contiguous(memory_format=last) else torch.contiguous_format)
-
-
-def covariance_of(batch: Moments, correction: float = 0.0) -> Tensor:
+def covariance_of(scatter: Tensor, samples: int | Tensor, correction: float = 0.0) -> Tensor:
     """scatter / (samples - correction), and 0 where there are no samples."""
-    return batch.scatter / (batch.samples - correction).clamp(min=1).to(batch.scatter.dtype)
+    if isinstance(samples, Tensor):
+        return scatter / (samples - correction).clamp(min=1).to(scatter.dtype)
+    return scatter / max(samples - correction, 1)  # one operation where the number is known
+
+
+_identities: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
+
+
+def identity_like(M: Tensor) -> Tensor:
+    """I (d, d) of the size, dtype and device of M (*B, d, d); on CUDA, where making it takes three kernels, a kept one."""
+    d, dtype, device = M.shape[-1], M.dtype, M.device
+    if torch.compiler.is_compiling() or device.type != "cuda":
+        return torch.eye(d, dtype=dtype, device=device)
+    found = _identities.get((d, dtype, device))
+    if found is None:
+        with torch.inference_mode(False):
+            found = torch.eye(d, dtype=dtype, device=device)
+        # What is made while a CUDA graph is captured lives in the graph's memory, and a fake tensor in no memory at all.
+        if type(found) is Tensor and not torch.cuda.is_current_stream_capturing():
+            _identities[d, dtype, device] = found
+    return found
 
 
 def merged_moments(who: str, local: Moments, group: Any) -> tuple[Moments, Tensor]:
@@ -126,6 +134,7 @@ class BatchStatistics(Module):
 
     running_mean: Tensor | None
     num_batches_tracked: Tensor | None
+    solver: Any
 
     def __init__(
         self,
@@ -166,8 +175,11 @@ class BatchStatistics(Module):
 
     # What a subclass gives.
 
-    def from_batch(self, batch: Moments) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """A (groups, d, d), or its diagonal (groups, d); the covariance to monitor; new values for the running buffers."""
+    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """A (groups, d, d), or its diagonal (groups, d); the covariance to monitor; new values for the running buffers.
+
+        From the scatter (groups, d, d) alone: `_in_one_node` gives a gradient to nothing else.
+        """
         raise NotImplementedError
 
     def from_running(self, dtype: torch.dtype) -> Tensor:
@@ -192,30 +204,57 @@ class BatchStatistics(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         self._require_input(input)
-        X = as_samples(input, self.groups, self._dtype(input))  # (groups, d, n)
+        dtype = self._dtype(input)
+        is_fused = is_fusible(input, self.group_size, dtype) and not isinstance(self.solver, PowerDeflation)
         if not (self.training or self.running_mean is None):
-            mean = self.running_mean.to(X.dtype).view(X.shape[:-1])
-            return as_input(self._transformed(self.from_running(X.dtype).to(X.dtype), X, mean), input)
-        batch = self._batch_moments(input, X)
-        A, covariance, running = self.from_batch(batch)
-        Y = as_input(self._transformed(A, X, batch.mean), input)
+            X = input if is_fused else as_samples(input, self.groups, dtype)
+            return self._mapped(input, X, self.from_running(dtype).to(dtype), self.running_mean.to(dtype), is_fused)
+        samples: int | Tensor
+        if is_fused and self.process_group is None:
+            y, samples, covariance, running = self._in_one_node(input)
+        else:
+            # One tensor for both uses: its two gradients join before they meet those of other users of the input.
+            X = input.view_as(input) if is_fused else as_samples(input, self.groups, dtype)
+            batch = self._batch_moments(input, X, is_fused)
+            samples = batch.samples
+            A, covariance, running = self.from_batch(batch.scatter, samples)
+            y = self._mapped(input, X, A, batch.mean.flatten(), is_fused)
+            running["running_mean"] = batch.mean
         if self.training:
             if self.monitored:
                 self.last_covariance = covariance.detach()
             if self.track_running_stats and self.running_mean is not None:
-                self._update(batch, {"running_mean": batch.mean, **running})
-        return Y
+                self._update(samples, running)
+        return y
 
-    def _transformed(self, A: Tensor, X: Tensor, mean: Tensor) -> Tensor:
-        """weight * A (X - mean) + bias, centred first: after it a large mean would cost digits."""
-        centred = X - mean.unsqueeze(-1)
-        shape = (*X.shape[:-1], 1)
-        diagonal = A.ndim == 2
-        A = A.unsqueeze(-1) if diagonal else A
-        if self.weight is not None:
-            A = self.weight.to(X.dtype).view(shape) * A  # type: ignore[operator]
-        Y = A * centred if diagonal else matmul(A, centred)
-        return Y if self.bias is None else Y + self.bias.to(X.dtype).view(shape)  # type: ignore[operator]
+    def _in_one_node(self, input: Tensor) -> tuple[Tensor, int, Tensor, dict[str, Tensor]]:
+        """y, the number of samples, the covariance to monitor and new values for the running buffers."""
+        x, samples = input.detach(), input.numel() // input.shape[1]
+        self._require_samples(input, samples)
+        mean, rest, scatter = grouped_moments(x, self.groups)
+        self._require_finite(input, scatter, None)
+        scatter.requires_grad_(torch.is_grad_enabled() and input.requires_grad)
+        with small_graph():
+            A, covariance, running = self.from_batch(scatter, samples)
+            A = torch.diag_embed(A) if A.ndim == 2 else A
+        y = normalized(input, self.weight, self.bias, Small(samples, mean, rest, scatter, A), self._composed)  # type: ignore[arg-type]
+        return y, samples, covariance, {**running, "running_mean": mean}
+
+    def _composed(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        """What `_in_one_node` computes, in plain torch."""
+        X = as_samples(x, self.groups, self._dtype(x))  # (groups, d, n)
+        batch = moments(X)
+        A, _, _ = self.from_batch(batch.scatter, batch.samples)
+        return as_input(affine(X, A, batch.mean, weight, bias), x)
+
+    def _mapped(self, input: Tensor, X: Tensor, A: Tensor, mean: Tensor, is_fused: bool) -> Tensor:
+        """weight * A (X - mean) + bias, mean (C,), for X as `as_samples` has it or, where fused, as the input."""
+        weight, bias = self.weight, self.bias
+        if not is_fused:
+            return as_input(affine(X, A, mean.view(X.shape[:-1]), weight, bias), input)  # type: ignore[arg-type]
+        A = torch.diag_embed(A) if A.ndim == 2 else A
+        B = A if weight is None else weight.to(A.dtype).view(*A.shape[:2], 1) * A  # type: ignore[operator]
+        return transformed(X, B, mean, bias)  # type: ignore[arg-type]
 
     def _dtype(self, input: Tensor) -> torch.dtype:
         """What to compute in: at least float32, at least what the input and the state have."""
@@ -223,40 +262,60 @@ class BatchStatistics(Module):
         dtype = torch.promote_types(input.dtype, torch.float32)
         return dtype if own is None else torch.promote_types(dtype, own.dtype)  # type: ignore[arg-type]
 
-    def _batch_moments(self, input: Tensor, X: Tensor) -> Moments:
-        who, batch, broken = type(self).__name__, moments(X), None
-        samples: float = X.shape[-1]
+    def _batch_moments(self, input: Tensor, X: Tensor, is_fused: bool) -> Moments:
+        if is_fused:
+            mean, scatter = mean_and_scatter(X, self.groups)
+            count = torch.full((), input.numel() // input.shape[1], dtype=torch.float64, device=input.device)
+            batch = Moments(count, mean.view(scatter.shape[:-1]), scatter)
+        else:
+            batch = moments(X)
+        broken: Tensor | None = None
+        samples: float = input.shape[0] * math.prod(input.shape[2:])
         if self.process_group is not None:
-            batch, broken = merged_moments(who, batch, self.process_group)
-            samples = float(batch.samples) if checking(X) else math.inf
-        if samples == 1:
-            raise ShapeError(
-                f"`{who}`: expected more than 1 value per channel when training, got input of shape {tuple(input.shape)}. "
-                "Pass a larger batch, or call eval()."
-            )
-        if checking(X) and not is_transformed(X) and not bool(torch.isfinite(batch.scatter).all()):
-            require_finite(who, input, "input")
-            if broken is not None and bool(broken.any()):
-                raise NonFiniteError(
-                    f"`{who}`: `input` must be finite on every rank, but rank {broken.nonzero()[:, 0].tolist()} of "
-                    "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
-                )
-            raise NonFiniteError(
-                f"`{who}`: the covariance of `input` overflows {X.dtype}: entries reach {float(X.abs().max()):.2e}. "
-                "Scale the input down, or use float64."
-            )
+            batch, broken = merged_moments(type(self).__name__, batch, self.process_group)
+            samples = float(batch.samples) if checking(batch.mean) else math.inf
+        self._require_samples(input, samples)
+        self._require_finite(input, batch.scatter, broken)
         return batch
 
+    def _require_samples(self, input: Tensor, samples: float) -> None:
+        if samples == 1:
+            raise ShapeError(
+                f"`{type(self).__name__}`: expected more than 1 value per channel when training, got input of shape "
+                f"{tuple(input.shape)}. Pass a larger batch, or call eval()."
+            )
+
+    def _require_finite(self, input: Tensor, scatter: Tensor, broken: Tensor | None) -> None:
+        """Raise for statistics with NaN or Inf, where looking is allowed; ``broken``: which ranks (world,) brought them."""
+        if not checking(scatter) or is_transformed(scatter) or bool(torch.isfinite(scatter).all()):
+            return
+        who = type(self).__name__
+        require_finite(who, input, "input")
+        if broken is not None and bool(broken.any()):
+            raise NonFiniteError(
+                f"`{who}`: `input` must be finite on every rank, but rank {broken.nonzero()[:, 0].tolist()} of "
+                "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
+            )
+        raise NonFiniteError(
+            f"`{who}`: the covariance of `input` overflows {scatter.dtype}: entries reach {float(input.abs().max()):.2e}. "
+            "Scale the input down, or use float64."
+        )
+
     @torch.no_grad()
-    def _update(self, batch: Moments, running: dict[str, Tensor]) -> None:
+    def _update(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
         """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
         count = self.num_batches_tracked
         assert count is not None
         count.add_(1)
-        factor = (batch.samples > 0).double() * (1 / count.double() if self.momentum is None else self.momentum)
-        for name, value in running.items():
-            buffer = getattr(self, name)
-            buffer.lerp_(value.detach().reshape(buffer.shape).to(buffer.dtype), factor.to(buffer.dtype))
+        buffers = [getattr(self, name) for name in running]
+        values = [_as_buffer(value, buffer) for buffer, value in zip(buffers, running.values(), strict=True)]
+        if not isinstance(samples, Tensor) and self.momentum is not None:
+            torch._foreach_lerp_(buffers, values, self.momentum)
+            return
+        is_any = (samples > 0).double() if isinstance(samples, Tensor) else 1.0
+        factor = is_any * (1 / count.double() if self.momentum is None else self.momentum)
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.lerp_(value, factor.to(buffer.dtype))  # type: ignore[union-attr]
 
     def keep(self, source: Tensor, options: tuple[Any, ...], compute: Callable[[Tensor], Tensor]) -> Tensor:
         """``compute(source)``, kept until ``source``, a buffer, or the options change.
@@ -311,6 +370,13 @@ class BatchStatistics(Module):
         memo[id(self.process_group)] = self.process_group
         new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
         return new
+
+
+def _as_buffer(value: Tensor, buffer: Tensor) -> Tensor:
+    """``value`` in the shape and dtype of ``buffer``; as it is where it has both."""
+    if value.shape == buffer.shape and value.dtype == buffer.dtype:
+        return value.detach()
+    return value.detach().reshape(buffer.shape).to(buffer.dtype)
 
 
 def require_options(who: str, num_features: int, eps: float, momentum: float | None, process_group: Any) -> None:

@@ -1,0 +1,291 @@
+"""Grouped moments: the twin against float64, the kernel against the twin in Triton's interpreter, its code for a real GPU.
+
+The interpreter knows no precision modes and no races: benchmarks/check_cuda_kernels.py looks at those on a GPU.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spectralgrad.kernels import moments, tiles
+from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
+
+from .. import cases
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+SHARED_MEMORY = 227 * 1024  # of one block on sm_90
+in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
+starts_interpreter = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton, and starts it")
+compiles = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton's compiler")
+
+# Shape, group size: several groups in a tile, one, odd ones, a last tile that is not full, one sample, more than one split.
+SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
+    "d=1": ((3, 18, 5, 7), 1),
+    "d=2": ((70, 2, 3), 2),
+    "d=3": ((3, 18, 5, 7), 3),
+    "d=4": ((2, 8, 4, 16), 4),
+    "d=16": ((5, 16, 9, 3), 16),
+    "d=20": ((70, 20), 20),
+    "one sample": ((1, 6, 1, 1), 3),
+    "3d": ((2, 4, 2, 3, 5), 2),
+}
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "contiguous": lambda x: x.contiguous(),
+    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "strided": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
+    "expanded": lambda x: x[:1, :, ...].expand_as(x),
+}
+each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
+each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
+each_case = pytest.mark.parametrize(  # fewer of them: the interpreter is slow
+    ("name", "layout"),
+    [*((name, "channels last") for name in SHAPES), ("d=3", "contiguous"), ("d=3", "strided"), ("d=3", "expanded")],
+)
+
+
+def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
+    """Correlated channels around a mean of their own, in float32."""
+    x = cases.random(*shape, seed=seed)
+    mixed = x + 0.5 * x.roll(1, 1)
+    centre = mean * (1 + torch.arange(shape[1], dtype=torch.float64)).view(1, -1, *[1] * (len(shape) - 2))
+    return (mixed + centre).float()
+
+
+def assert_means_agree(mean: Tensor, rest: Tensor, x: Tensor) -> None:
+    """The error of mean + rest is one of rounding relative to the spread of the samples, not to their mean."""
+    X = x.double().movedim(1, 0).flatten(1)
+    spread = X.std(1, correction=0) if X.shape[1] > 1 else torch.zeros_like(X[:, 0])
+    error = (mean.double() + rest - X.mean(1)).abs()
+    assert bool((error <= 4 * cases.eps(torch.float32) * spread).all()), (error / spread).max()
+
+
+def run_in_interpreter(file: str) -> None:
+    """The tests of ``file`` with "interpreted" in their names, in a process of their own: Triton decides at import."""
+    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-p", "no:cacheprovider", "-rs"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
+    assert "[100%]" in done.stdout
+    assert "SKIPPED" not in done.stdout
+
+
+def launches(
+    monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
+) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """The kernels that ``call`` would launch on an H200, with their arguments; none of them runs."""
+    seen = []
+    with monkeypatch.context() as patch:
+        patch.setattr(tiles, "fits", lambda *_: True)
+        patch.setattr(tiles, "launch", lambda kernel, *args, **options: seen.append((kernel, args[2:], options)))
+        patch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
+        tiles.plan.cache_clear()
+        call()
+    tiles.plan.cache_clear()
+    return seen
+
+
+def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """What Triton makes of one launch, specialised as it does: numbers that are 1, multiples of 16, and missing tensors."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    pointers = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+    settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
+    settings["enable_fp_fusion"] = True  # as `tiles.launch` says
+    signature, constants, attributes = {}, {}, {}
+    for i, name in enumerate(kernel.arg_names):
+        value = args[i] if i < len(args) else options[name]
+        if i >= len(args) or value is None or (isinstance(value, int) and value == 1):
+            signature[name], constants[(i,)] = "constexpr", value
+        else:
+            signature[name] = pointers[value.dtype] if isinstance(value, Tensor) else "i32"
+            if isinstance(value, Tensor) or value % 16 == 0:
+                attributes[(i,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=settings)
+
+
+# The twin
+
+
+@each_layout
+@each_shape
+def test_twin(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) -> None:
+    x = laid(features(*shape))
+    mean, rest, scatter = grouped_moments_twin(x, shape[1] // d)
+    X = x.double().movedim(1, 0).reshape(shape[1] // d, d, -1)
+    torch.testing.assert_close(mean.double() + rest, X.mean(-1).flatten(), rtol=1e-13, atol=1e-13)
+    centred = X - X.mean(-1, keepdim=True)
+    assert cases.relative_error(scatter, centred @ centred.mT) < 1e-7
+    assert mean.dtype == scatter.dtype == torch.float32
+
+
+def test_float64_stays() -> None:
+    x = features(4, 6, 3).double()
+    mean, rest, scatter = grouped_moments(x, 2)
+    assert mean.dtype == rest.dtype == scatter.dtype == torch.float64
+    torch.testing.assert_close(scatter[0], torch.cov(x[:, :3].movedim(1, 0).flatten(1), correction=0) * 12)
+
+
+def test_operator() -> None:
+    """As torch.compile sees it: shapes, dtypes and strides of the results are known beforehand."""
+    for dtype in (torch.float64, torch.bfloat16):
+        torch.library.opcheck(
+            torch.ops.spectralgrad.grouped_moments.default,
+            (features(4, 6, 3).to(dtype), 2),
+            test_utils=("test_schema", "test_faketensor"),
+        )
+
+
+# How the work is shared out
+
+
+def test_layout() -> None:
+    x = torch.empty(2, 3, 4, 5)
+    assert tiles.layout(x) == (20, 60, 20, 1)
+    assert tiles.layout(x.contiguous(memory_format=torch.channels_last)) == (20, 60, 1, 3)
+    assert tiles.layout(x[:, :, :, :1]) == (4, 60, 20, 5)
+    assert tiles.layout(x[:, :, :, 1:]) is None
+    assert tiles.layout(x.mT) is None
+    assert tiles.layout(torch.empty(6, 4)) == (1, 4, 1, 1)
+
+
+@pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 24, 64, 100, 128])
+@pytest.mark.parametrize("samples", [1, 63, 64, 65, 1000, 131072, 10**6 + 1])
+def test_plan(d: int, samples: int) -> None:
+    """Every channel and every sample has one program, and no program is idle."""
+    channels = 6 * d
+    config = moments.CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(channels, d, samples, config, None)
+    assert plan.together * d <= plan.tile
+    assert (plan.tiles - 1) * plan.together * d < channels <= plan.tiles * plan.together * d
+    assert plan.chunk % config.block == 0
+    assert (plan.splits - 1) * plan.chunk < samples <= plan.splits * plan.chunk
+
+
+@pytest.mark.parametrize("d", [4, 8, 16, 32, 64])
+def test_an_h200_is_filled(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
+    tiles.plan.cache_clear()
+    plan = tiles.plan(64, d, 128 * 32 * 32, moments.CONFIGS[tiles.tile_of(d)], None)
+    tiles.plan.cache_clear()
+    assert plan.tiles * plan.splits >= 1.8 * 132
+
+
+def test_what_fits() -> None:
+    x = torch.ones(2, 256, 3)
+    assert not tiles.fits(x.double(), 1)
+    assert not tiles.fits(x, 256)
+    assert not tiles.fits(x[:0], 1)
+    assert not tiles.fits(x.to("meta"), 1)
+    assert tiles.fits(x, 128) == INTERPRETED
+
+
+@pytest.mark.parametrize(("capability", "largest"), [((7, 5), 0), ((8, 0), 32), ((8, 9), 32), ((9, 0), 128), ((12, 0), 32)])
+def test_which_gpu_takes_which_group(capability: tuple[int, int], largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    tiles._largest_group.cache_clear()
+    assert tiles._largest_group(0) == largest
+    tiles._largest_group.cache_clear()
+
+
+# The kernel
+
+
+@starts_interpreter
+def test_in_the_interpreter() -> None:
+    run_in_interpreter(__file__)
+
+
+@compiles
+@pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
+@pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (128, torch.float32)])
+def test_compiles_for_a_gpu(d: int, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's compiler is stricter than its interpreter."""
+    x = torch.empty(16, 2 * d, 8, 8, dtype=dtype)
+    x = x.contiguous(memory_format=torch.channels_last) if last else x
+    seen = launches(monkeypatch, lambda: grouped_moments(x, 2))
+    assert [kernel.__name__ for kernel, _, _ in seen] == ["moments_of_splits", "merge_moments"]
+    for launch in seen:
+        assert compile_for_hopper(*launch).metadata.shared <= SHARED_MEMORY
+
+
+@compiles
+def test_compiles_for_one_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton takes a number that is 1 for a constant."""
+    for launch in launches(monkeypatch, lambda: grouped_moments(torch.empty(1, 1, 1, 1), 1)):
+        compile_for_hopper(*launch)
+
+
+@in_interpreter
+@each_case
+def test_interpreted_moments(name: str, layout: str) -> None:
+    shape, d = SHAPES[name]
+    x, groups = LAYOUTS[layout](features(*shape)), shape[1] // d
+    mean, rest, scatter = grouped_moments(x, groups)
+    _, _, want = grouped_moments_twin(x, groups)
+    assert_means_agree(mean, rest, x)
+    assert cases.relative_error(scatter, want) < 1e-6
+    assert torch.equal(scatter, scatter.mT)
+    for got, again in zip((mean, rest, scatter), grouped_moments(x, groups), strict=True):
+        assert torch.equal(got, again)
+
+
+@in_interpreter
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=cases.ident)
+def test_interpreted_half_precision(dtype: torch.dtype) -> None:
+    x = features(6, 8, 5, 5).to(dtype)
+    mean, _, scatter = grouped_moments(x, 2)
+    want_mean, _, want = grouped_moments_twin(x, 2)
+    assert mean.dtype == scatter.dtype == torch.float32
+    torch.testing.assert_close(mean, want_mean)
+    assert cases.relative_error(scatter, want) < 1e-6
+
+
+@in_interpreter
+@pytest.mark.parametrize("what", ["far mean", "drift", "first sample far away"])
+def test_interpreted_cancellation(what: str) -> None:
+    """Where sums of squares would lose their digits; the naive formula does."""
+    x = features(8, 4, 10, 10, mean=1e4 if what == "far mean" else 1.0)
+    if what == "drift":
+        x = x + 1e3 * torch.arange(8.0).view(8, 1, 1, 1)
+    if what == "first sample far away":
+        x[0, :, 0, 0] = 100.0
+    mean, rest, scatter = grouped_moments(x, 2)
+    _, _, want = grouped_moments_twin(x, 2)
+    assert cases.relative_error(scatter, want) < 1e-6
+    assert_means_agree(mean, rest, x)
+    if what == "far mean":
+        X = x.movedim(1, 0).reshape(2, 2, -1)
+        naive = X @ X.mT - 800 * X.mean(-1)[..., None] * X.mean(-1)[..., None, :]
+        assert cases.relative_error(naive, want) > 1e-2
+
+
+@in_interpreter
+def test_interpreted_nan_stays_in_its_channel() -> None:
+    x = features(4, 8, 5, 5)
+    x[1, 5, 2, 2] = torch.nan
+    _, _, scatter = grouped_moments(x, 2)
+    assert scatter[0].isfinite().all()
+    assert scatter[1][1].isnan().all()
+    assert scatter[1][[0, 2, 3]][:, [0, 2, 3]].isfinite().all()
+
+
+@in_interpreter
+def test_interpreted_needs_merging() -> None:
+    """Negative control: more than one split, whose scatters alone do not add up."""
+    x = features(8, 4, 10, 10) + torch.arange(8.0).view(8, 1, 1, 1)
+    plan = tiles.plan(4, 2, 800, moments.CONFIGS[16], None)
+    parts = [
+        grouped_moments_twin(x.movedim(1, -1).reshape(-1, 4)[i : i + plan.chunk], 2)[2] for i in range(0, 800, plan.chunk)
+    ]
+    assert len(parts) == plan.splits > 1
+    assert cases.relative_error(sum(parts), grouped_moments(x, 2)[2]) > 0.1  # type: ignore[arg-type]
