@@ -24,6 +24,7 @@ lint: .make/test
 bench: .make/bench
 	$(BIN)/python benchmarks/accuracy.py --write
 	$(BIN)/python benchmarks/speed.py --write
+	$(BIN)/python -m spectralgrad bench --write
 
 # One stamp for each set of packages; torch comes first and pinned, or a later package would fetch its CUDA build.
 .make/test: pyproject.toml constraints.txt

@@ -1,0 +1,1 @@
+"""What is measured with the library, and the records that measurements leave."""

@@ -1,0 +1,114 @@
+"""Every case that `spectralgrad bench` measures, with its target. Nothing here computes.
+
+A target on the CPU holds for two threads or more: `eigh` spreads a batch over them, which torch does not.
+"""
+
+from dataclasses import dataclass
+
+SECTIONS = {
+    "eigh": "torch.linalg.eigh / sg.eigh, forward, float32 covariances of 4d samples",
+    "accuracy": "sg.eigh: LAPACK's ratios and the relative error of every eigenvalue, worst over all batches",
+    "backward": "backward alone of M^(-1/2): torch's autograd through V f(L) V^T / sg.inv_sqrtm",
+    "inv_sqrtm": "forward + backward of M^(-1/2): torch's autograd through V f(L) V^T / sg.inv_sqrtm",
+    "whitening": "forward + backward: DecorrelatedBatchNorm2d / BatchNorm2d",
+    "resnet": "training step of ResNet-18, whitening after conv1 / batch norm there",
+    "pooling": "CovariancePool2d, forward + backward, and the gradient that reaches the features",
+    "graph": "loss of a captured training step with whitening, replayed, against its own eager run",
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing to measure: matrices d x d, ``batch`` of them, or groups of d channels of an input of ``shape``."""
+
+    section: str
+    d: int
+    batch: int
+    target: float | None = None
+    shape: tuple[int, ...] = ()
+    width: int = 64  # of the network
+    batches: tuple[int, ...] = ()  # accuracy: these sizes, one after the other
+    patience: float = 1.0  # times the usual seconds: a ratio near 1 needs more rounds
+
+    @property
+    def label(self) -> str:
+        return "x".join(map(str, self.shape))
+
+
+def _eigh(targets: dict[int, dict[int, float]]) -> list[Case]:
+    return [Case("eigh", d, batch, target) for d, by_batch in targets.items() for batch, target in by_batch.items()]
+
+
+def _accuracy(timed: list[Case]) -> list[Case]:
+    sizes = dict.fromkeys(case.d for case in timed)
+    batches = {d: tuple(case.batch for case in timed if case.d == d) for d in sizes}
+    return [Case("accuracy", d, max(batches[d]), batches=batches[d]) for d in sizes]
+
+
+# The worst that the accuracy may be, by what is measured. LAPACK's own tests fail beyond 20 to 50.
+ACCURACY = {"residual": 10.0, "orthogonality": 10.0, "eigenvalues, scaled": 1e-4, "eigenvalues, rotated": 3e-3}
+POOLING_GRADIENT = 1e-3
+
+_SMALL = dict.fromkeys((1, 16, 256, 4096), 2.0)
+_GPU_EIGH = _eigh(
+    {
+        4: _SMALL,
+        8: _SMALL,
+        16: _SMALL,
+        32: {1: 3.0, 256: 3.0, 4096: 4.0},
+        64: {1: 2.5, 16: 20.0, 256: 120.0, 4096: 200.0},
+        128: {1: 1.1, 16: 10.0, 256: 60.0},
+        256: {256: 5.0},
+    }
+)
+_CPU_EIGH = _eigh({4: {256: 0.9}, 8: {256: 0.9}, 16: {256: 1.3}, 32: {256: 1.6}, 64: {256: 1.6}, 128: {256: 1.6}})
+_MAPS = (128, 64, 32, 32)
+_IMAGES = (128, 3, 32, 32)
+
+GPU = [
+    *_GPU_EIGH,
+    *_accuracy(_GPU_EIGH),
+    *(Case("backward", d, batch, 8.0) for d in (4, 8, 16, 32, 64, 128) for batch in (1, 16, 256)),
+    Case("inv_sqrtm", 256, 256, 50.0),
+    *(Case("whitening", d, 128, 2.0, _MAPS, patience=2.0) for d in (4, 8, 16, 32, 64)),
+    *(Case("resnet", d, 128, 1.08, _IMAGES, patience=4.0) for d in (4, 16, 64)),
+    Case("pooling", 256, 128, 15.0, (128, 256, 14, 14)),
+    Case("graph", 16, 64, 1e-6, (64, 1, 8, 8)),  # last: a capture that fails may leave the device unwell
+]
+CPU = [
+    *_CPU_EIGH,
+    *_accuracy(_CPU_EIGH),
+    *(Case("inv_sqrtm", d, 256, 1 / 0.7) for d in (32, 64, 128)),
+    *(Case("whitening", d, 128, None, _MAPS) for d in (4, 16, 64)),
+]
+
+# --quick: something of each section, in seconds. The first two keep their targets; the rest is too small to have one.
+_QUICK_CPU_EIGH = _eigh({4: {256: 0.9}, 32: {256: 1.6}})
+QUICK_CPU = [
+    *_QUICK_CPU_EIGH,
+    *_accuracy(_QUICK_CPU_EIGH),
+    Case("backward", 16, 16),
+    Case("inv_sqrtm", 32, 256, 1 / 0.7),
+    Case("whitening", 16, 16, None, (16, 16, 8, 8)),
+    Case("resnet", 4, 8, None, (8, 3, 8, 8), width=8),
+    Case("pooling", 16, 4, None, (4, 16, 3, 3)),
+]
+_QUICK_GPU_EIGH = _eigh({16: {256: 2.0}, 64: {256: 120.0}})
+QUICK_GPU = [
+    *_QUICK_GPU_EIGH,
+    *_accuracy(_QUICK_GPU_EIGH),
+    Case("backward", 64, 256, 8.0),
+    *(case for case in GPU if case.section == "whitening" and case.d == 16),
+    *(case for case in GPU if case.section == "resnet" and case.d == 16),
+    *(case for case in GPU if case.section in ("pooling", "graph")),
+]
+
+
+def cases(gpu: bool, quick: bool, only: list[str] | None = None) -> list[Case]:
+    """The cases to measure, in order; ``only`` names sections.
+
+    >>> [case.d for case in cases(gpu=False, quick=False, only=["inv_sqrtm"])]
+    [32, 64, 128]
+    """
+    chosen = (QUICK_GPU if quick else GPU) if gpu else (QUICK_CPU if quick else CPU)
+    return [case for case in chosen if not only or case.section in only]

@@ -1,0 +1,115 @@
+"""The methods that we are compared with. Peers are optional: one that is not installed keeps its column, empty.
+
+What they have to compare: torchspd has both roots with divided differences. xitorch has an eigendecomposition with a
+treatment of ties (`symeig`), from which both roots are made as with torch. kornia has no matrix root; its `zca_mean`
+goes from samples to the whitening matrix, and its `zca_whiten` to whitened samples.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Root = Callable[[Tensor], Tensor]
+Eigh = Callable[[Tensor], tuple[Tensor, Tensor]]
+OURS = "spectralgrad"
+TORCHSPD, XITORCH, KORNIA = PEERS = ("torchspd", "xitorch", "kornia")
+
+
+def _package(name: str) -> Any:
+    """The module, or None where it is missing or does not load."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what a peer deprecates is not our user's business
+            return import_module(name)
+    except ImportError:
+        return None
+
+
+@dataclass(frozen=True)
+class Method:
+    """M (*B, n, n) -> its roots; None where the package is missing or has no such function."""
+
+    name: str
+    sqrtm: Root | None
+    inv_sqrtm: Root | None
+
+
+def from_eigenpairs(name: str, eigh: Eigh) -> Method:
+    """Both roots as V f(L) V^T, by autograd through the eigenpairs.
+
+    >>> from_eigenpairs("torch", torch.linalg.eigh).inv_sqrtm(4 * torch.eye(2))
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+
+    def sqrtm(M: Tensor) -> Tensor:
+        w, V = eigh(M)
+        return (V * w.sqrt().unsqueeze(-2)) @ V.mT
+
+    def inv_sqrtm(M: Tensor) -> Tensor:
+        w, V = eigh(M)
+        return (V * w.rsqrt().unsqueeze(-2)) @ V.mT
+
+    return Method(name, sqrtm, inv_sqrtm)
+
+
+def torchspd() -> Method:
+    package = _package("torchspd")
+    return Method(TORCHSPD, getattr(package, "sqrtm", None), getattr(package, "invsqrtm", None))
+
+
+def xitorch_eigh() -> Eigh | None:
+    package, linalg = _package("xitorch"), _package("xitorch.linalg")
+    if package is None or linalg is None:
+        return None
+
+    def eigh(M: Tensor) -> tuple[Tensor, Tensor]:
+        w, V = linalg.symeig(package.LinearOperator.m(M, is_hermitian=True))
+        return w, V
+
+    return eigh
+
+
+def xitorch() -> Method:
+    eigh = xitorch_eigh()
+    return Method(XITORCH, None, None) if eigh is None else from_eigenpairs(XITORCH, eigh)
+
+
+def inverse_roots() -> dict[str, Root]:
+    """The inverse square roots of the peers that are here."""
+    return {method.name: method.inv_sqrtm for method in (torchspd(), xitorch()) if method.inv_sqrtm is not None}
+
+
+def kornia_zca_of_samples(eps: float) -> Root | None:
+    """X (d, n) -> (X X^T / n + eps I)^(-1/2) by kornia, which also subtracts the mean."""
+    enhance = _package("kornia.enhance")
+
+    def zca(X: Tensor) -> Tensor:
+        matrix: Tensor = enhance.zca_mean(X.mT, dim=0, unbiased=False, eps=eps)[0]
+        return matrix
+
+    return None if enhance is None else zca
+
+
+def kornia_whitening(eps: float) -> Root | None:
+    """Maps (N, C, H, W) whitened over all channels by kornia, which takes samples (N H W, C)."""
+    enhance = _package("kornia.enhance")
+
+    def whiten(x: Tensor) -> Tensor:
+        samples = x.movedim(1, -1)  # (N, H, W, C)
+        white: Tensor = enhance.zca_whiten(samples.flatten(0, -2), dim=0, unbiased=False, eps=eps)
+        return white.reshape(samples.shape).movedim(-1, 1)
+
+    return None if enhance is None else whiten
+
+
+def torch_inv_sqrtm(M: Tensor) -> Tensor:
+    """M^(-1/2) by torch.linalg.eigh and autograd: the textbook gradient, 1/gap with no guard."""
+    root = from_eigenpairs("torch", torch.linalg.eigh).inv_sqrtm
+    assert root is not None
+    return root(M)

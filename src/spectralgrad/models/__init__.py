@@ -1,0 +1,1 @@
+"""The networks of the papers, with the normalisation under test left open."""
