@@ -224,11 +224,12 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
     M[3, 5] = 0
     done: list[int] = []
 
-    def solve(part: Tensor, out: tuple[Tensor, Tensor], inference: bool) -> None:
+    def solve(part: Tensor, out: tuple[Tensor, Tensor]) -> bool:
         if bool((part == 0).all((-2, -1)).any()):
             raise LinAlgError("share of the zero matrix")
         time.sleep(0.01)
         done.append(len(part))
+        return True
 
     with pytest.raises(LinAlgError, match="share of the zero matrix"):
         threads.spread(solve, M)

@@ -21,6 +21,13 @@ class Solver(ABC):
         """The solver that `solve` will use for this matrix."""
         return self
 
+    def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Eigenpairs, if ``M`` is Hermitian to the last bit and they are finite; None leaves the checks to the caller.
+
+        For solvers that can look at a share of a batch while it is in the cache, in the thread that solves it.
+        """
+        return None
+
     def takes_anything(self, M: Tensor) -> bool:
         """Whether `solve` itself takes the Hermitian part of ``M``, gives NaN for NaN or Inf, and counts that."""
         return False

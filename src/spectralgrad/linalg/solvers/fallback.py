@@ -40,13 +40,15 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
+    chosen = solver.choose(M)
     if tolerance is not None:
+        if (pairs := chosen.solve_if_hermitian(M)) is not None:
+            return pairs
         if torch.equal(M, M.mH):  # Hermitian to the last bit, as most are; NaN is not equal, and `_rescue` finds Inf
             return _solve(who, M, solver.solve)  # type: ignore[return-value]
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
-    chosen = solver.choose(M)
     if chosen.takes_anything(M):
         return chosen.solve(M)
     H = hermitian_part(M)

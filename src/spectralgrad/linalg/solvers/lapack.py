@@ -1,17 +1,27 @@
 """LAPACK's (on CUDA: cuSOLVER's) divide and conquer."""
 
+import cmath
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from spectralgrad.errors import LinAlgError
+
 from .base import Solver
 from .threads import spread, worth_spreading
 
 
-def _eigh_into(H: Tensor, out: tuple[Tensor, Tensor], inference: bool) -> None:
-    with torch.inference_mode(inference), torch.no_grad():
-        torch.linalg.eigh(H, out=out)
+def _eigh_into(H: Tensor, out: tuple[Tensor, Tensor]) -> bool:
+    torch.linalg.eigh(H, out=out)
+    return True
+
+
+def _checked_eigh_into(M: Tensor, out: tuple[Tensor, Tensor]) -> bool:
+    if not torch.equal(M, M.mH):
+        return False
+    torch.linalg.eigh(M, out=out)
+    return cmath.isfinite((out[0].sum() + out[1].sum()).item())  # not finite if one entry is not
 
 
 @dataclass(frozen=True)
@@ -29,6 +39,16 @@ class Lapack(Solver):
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         if worth_spreading(H):
-            return spread(_eigh_into, H)
+            w, V, _ = spread(_eigh_into, H)
+            return w, V
         w, V = torch.linalg.eigh(H)
         return w, V
+
+    def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
+        if not worth_spreading(M):
+            return None
+        try:
+            w, V, good = spread(_checked_eigh_into, M)
+        except LinAlgError:  # the caller's chain says what to do
+            return None
+        return (w, V) if good else None

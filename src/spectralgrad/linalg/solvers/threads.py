@@ -72,20 +72,22 @@ def worth_spreading(H: Tensor) -> bool:
     return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > least
 
 
-def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor], bool], object], H: Tensor) -> tuple[Tensor, Tensor]:
-    """``solve(chunk, (w, V), inference)`` for chunks of the batch ``H`` (*B, n, n), in parallel; it fills w and V."""
+def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], bool], H: Tensor) -> tuple[Tensor, Tensor, bool]:
+    """w, V and whether all said yes; ``solve(chunk, (w, V))`` fills them for chunks of the batch ``H`` (*B, n, n)."""
     n = H.shape[-1]
-    flat = H.reshape(-1, n, n)
+    flat = H.detach().reshape(-1, n, n)
     w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
     V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
     workers = torch.get_num_threads()
     chunks = min(len(flat), _CHUNKS_PER_WORKER * workers)
     inference = torch.is_inference_mode_enabled()  # a thread's own: the workers need the caller's to write its tensors
     shares = iter(list(zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)))  # next() is atomic
+    verdicts: list[bool] = []
 
     def work() -> None:
-        for part, w_part, V_part in shares:
-            solve(part, (w_part, V_part), inference)
+        with torch.inference_mode(inference), torch.no_grad():
+            for part, w_part, V_part in shares:
+                verdicts.append(solve(part, (w_part, V_part)))
 
     (team.run if team.is_available() else _run_in_pool)(work, workers)
-    return w.reshape(H.shape[:-1]), V.reshape(H.shape)
+    return w.reshape(H.shape[:-1]), V.reshape(H.shape), all(verdicts)
