@@ -49,7 +49,7 @@ def shape(n: int, size: int) -> Shape:
     return Shape(N, tile, (N // tile) ** 2, (3 * N * (N + 4) + N) * size)
 
 
-def defines(function: Function, layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
+def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of spectral.cu."""
     limits = torch.finfo(dtype)
     return {
@@ -58,9 +58,9 @@ def defines(function: Function, layout: Shape, dtype: torch.dtype) -> dict[str, 
         "TINY": limits.tiny,
         "N": layout.N,
         "TILE": layout.TILE,
-        "KIND": function.kind,
-        "BORDER": function.border,
-        "FLOOR": int(function.floor is not None),
+        "KIND": kind,
+        "BORDER": border,
+        "FLOOR": int(floored),
     }
 
 
@@ -101,8 +101,7 @@ def _launch(name: str, V: Tensor, w: Tensor, function: Function, given: Tensor |
         with torch.cuda.device(device):
             return _launch(name, V, w, function, given, pointers)
     given = None if given is None else given.contiguous()
-    key = function._replace(alpha=0.0, floor=None if function.floor is None else 0.0)  # those two come at run time
-    kernel, threads = _kernel(name, key, n, V.dtype, device)
+    kernel, threads = _kernel(name, function.kind, function.border, function.floor is not None, n, V.dtype, device)
     return kernel.launch(
         device,
         V.numel() // (n * n),
@@ -118,11 +117,15 @@ def _launch(name: str, V: Tensor, w: Tensor, function: Function, given: Tensor |
 
 
 @lru_cache(maxsize=1024)
-def _kernel(name: str, function: Function, n: int, dtype: torch.dtype, device: int) -> tuple[nvrtc.Kernel, int]:
+def _kernel(
+    name: str, kind: str, border: str, floored: bool, n: int, dtype: torch.dtype, device: int
+) -> tuple[nvrtc.Kernel, int]:
     layout = shape(n, dtype.itemsize)
-    return _compiled(name, function, layout, dtype, device), layout.threads
+    return _compiled(name, kind, border, floored, layout, dtype, device), layout.threads
 
 
 @lru_cache(maxsize=256)
-def _compiled(name: str, function: Function, layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
-    return nvrtc.Kernel("spectral.cu", name, defines(function, layout, dtype), layout.shared, device)
+def _compiled(
+    name: str, kind: str, border: str, floored: bool, layout: Shape, dtype: torch.dtype, device: int
+) -> nvrtc.Kernel:
+    return nvrtc.Kernel("spectral.cu", name, defines(kind, border, floored, layout, dtype), layout.shared, device)

@@ -1,6 +1,8 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,16 +14,17 @@ from .calculus import evaluate
 from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
 from .counters import count_on_device, device_counter
 from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
-from .newton import NewtonSchulz, newton_root
+from .newton import NewtonSchulz, newton_root, roots_by_products
 from .precision import in_basis, matmul, sandwich
 from .rules import Exact, PowerIteration
 from .scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
-from .solvers import PowerDeflation, Solver, decompose
+from .solvers import Auto, PowerDeflation, Solver, decompose
 
 __all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
 
 AnySolver = Solver | PowerDeflation
 CLAMPED = "clamped_eigenvalue"
+_BY_PRODUCTS = NewtonSchulz()
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,19 @@ class Spectral:
             return torch.zeros_like(V)
         X, Y = (in_basis(V, E) for E in (E1, E2))
         return sandwich(V, self.scalar.contract(w, X, Y))
+
+
+def with_pullback(
+    who: str, M: Tensor, scalar: Scalar, solver: Solver, tolerance: float | None
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """f(M) and the map from its gradient to that of M, without an autograd graph: for use inside a Function."""
+    potential = _potential(who, scalar, solver, tolerance)
+    value, *factors = potential.value(M, tolerance)
+    return value, partial(potential.first, tuple(factors))
+
+
+def _potential(who: str, scalar: Scalar, solver: Solver, tolerance: float | None) -> Spectral:
+    return Spectral(who, scalar if tolerance is None else replace(scalar, checked=True), solver)
 
 
 def _in_kernel(V: Tensor) -> bool:
@@ -116,8 +132,10 @@ def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver
         if not isinstance(gradient, PowerIteration | None):
             require_rule(who, gradient)
         return as_given(through_eigenpairs(who, X, scalar, gradient, solver, tolerance), M)
-    spectral = Spectral(who, replace(scalar, checked=tolerance is not None), require_solver(who, solver))
-    return as_given(evaluate(spectral, X, tolerance), M)
+    if isinstance(scalar, InverseSqrt) and scalar.floor is None and isinstance(solver, Auto) and roots_by_products(X):
+        return as_given(newton_root(who, X, True, _BY_PRODUCTS, tolerance), M)
+    potential = _potential(who, scalar, require_solver(who, solver), tolerance)
+    return as_given(evaluate(potential, X, tolerance), M)
 
 
 def require_floor(who: str, scalar: Scalar) -> None:

@@ -1,17 +1,19 @@
 """Decorrelated batch normalisation: whitening by groups of channels (PAMI Alg. 2, NIPS19 Alg. 1)."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.checks import is_whole
+from spectralgrad.linalg.checks import asymmetry_tolerance, is_whole
 from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
-from spectralgrad.linalg.functions import AnySolver, inv_sqrtm
+from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, with_pullback
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
-from spectralgrad.linalg.solvers import PowerDeflation
+from spectralgrad.linalg.scalars import InverseSqrt
+from spectralgrad.linalg.solvers import PowerDeflation, Solver
 
 from .statistics import BatchStatistics, covariance_of, identity_like, require_options
 
@@ -73,7 +75,7 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         ZCA: (covariance + eps I)^(-1/2). PCA: L^(-1/2) V^T, largest eigenvalue first, each eigenvector with its largest
         entry positive. Eigenvalues that rounding left below eps count as eps.
         """
-        shifted = torch.add(covariance, identity_like(covariance), alpha=self.eps)
+        shifted = self._shifted(covariance)
         if isinstance(self.solver, NewtonSchulz):  # has no eigenvalues to clamp
             return inv_sqrtm(shifted, solver=self.solver)
         if self.whitening == "zca":
@@ -83,11 +85,27 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         w = torch.where(w < self.eps, self.eps, w)
         return (V * sign * w.rsqrt().unsqueeze(-2)).mT.flip(-2)
 
+    def _shifted(self, covariance: Tensor) -> Tensor:
+        return torch.add(covariance, identity_like(covariance), alpha=self.eps)
+
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         covariance = covariance_of(scatter, samples)
         W = self.whitening_matrix(covariance)
-        running = {"running_covariance": covariance} if self.running == "covariance" else {"running_whitening": W}
-        return W, covariance, running
+        return W, covariance, self._running_values(covariance, W)
+
+    def from_batch_with_pullback(
+        self, scatter: Tensor, samples: int
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Callable[[Tensor], Tensor]] | None:
+        if self.whitening != "zca" or not isinstance(self.gradient, Exact) or not isinstance(self.solver, Solver):
+            return None
+        covariance = covariance_of(scatter, samples)
+        tolerance = asymmetry_tolerance(covariance)
+        W, pullback = with_pullback("inv_sqrtm", self._shifted(covariance), InverseSqrt(self.eps), self.solver, tolerance)
+        twice = 2 / max(samples, 1)  # a spectral function's derivative is symmetric
+        return W, covariance, self._running_values(covariance, W), lambda dW: pullback(dW).mul_(twice)
+
+    def _running_values(self, covariance: Tensor, W: Tensor) -> dict[str, Tensor]:
+        return {"running_covariance": covariance} if self.running == "covariance" else {"running_whitening": W}
 
     def from_running(self, dtype: torch.dtype) -> Tensor:
         if self.running == "whitening":

@@ -57,6 +57,15 @@ class Small:
     rest: Tensor  # (C,): what rounding left in the mean
     scatter: Tensor  # (groups, d, d), the leaf of the graph where the input needs a gradient
     A: Tensor  # (groups, d, d)
+    pullback: Callable[[Tensor], Tensor] | None = None  # dA -> dS + dS^T, where that is known without a graph
+
+    def twice_dS(self, dA: Tensor) -> Tensor:
+        """dS + dS^T for the gradient of A."""
+        if self.pullback is not None:
+            return self.pullback(dA)
+        # Kept for a second backward, which only the caller knows of. The graph goes with this node.
+        (dS,) = torch.autograd.grad(self.A, self.scatter, dA, retain_graph=True)
+        return (dS + dS.mT).contiguous()
 
 
 def small_graph() -> AbstractContextManager[Any]:
@@ -122,9 +131,7 @@ class _Normalize(Function):
         Q, s = transform_sums(g, x, len(B), small.mean, small.rest)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            # Kept for a second backward, which only the caller knows of. The graph goes with this node.
-            (dS,) = torch.autograd.grad(small.A, small.scatter, _scaled(weight, Q), retain_graph=True)
-            dx = combine(g, x, B, (dS + dS.mT).contiguous(), small.mean, small.rest, s / small.samples)
+            dx = combine(g, x, B, small.twice_dS(_scaled(weight, Q)), small.mean, small.rest, s / small.samples)
         if ctx.needs_input_grad[1]:
             dweight = (Q * small.A.detach()).sum(-1).flatten().to(weight.dtype)
         if ctx.needs_input_grad[2]:

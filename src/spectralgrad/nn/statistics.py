@@ -182,6 +182,12 @@ class BatchStatistics(Module):
         """
         raise NotImplementedError
 
+    def from_batch_with_pullback(
+        self, scatter: Tensor, samples: int
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Callable[[Tensor], Tensor]] | None:
+        """`from_batch` without an autograd graph, and the map dA -> dS + dS^T; None where only autograd knows that."""
+        return None
+
     def from_running(self, dtype: torch.dtype) -> Tensor:
         """A from the running buffers, at least in ``dtype``."""
         raise NotImplementedError
@@ -233,11 +239,17 @@ class BatchStatistics(Module):
         self._require_samples(input, samples)
         mean, rest, scatter = grouped_moments(x, self.groups)
         self._require_finite(input, scatter, None)
-        scatter.requires_grad_(torch.is_grad_enabled() and input.requires_grad)
-        with small_graph():
-            A, covariance, running = self.from_batch(scatter, samples)
-            A = torch.diag_embed(A) if A.ndim == 2 else A
-        y = normalized(input, self.weight, self.bias, Small(samples, mean, rest, scatter, A), self._composed)  # type: ignore[arg-type]
+        known = self.from_batch_with_pullback(scatter, samples)
+        if known is not None:
+            A, covariance, running, pullback = known
+        else:
+            pullback = None
+            scatter.requires_grad_(torch.is_grad_enabled() and input.requires_grad)
+            with small_graph():
+                A, covariance, running = self.from_batch(scatter, samples)
+                A = torch.diag_embed(A) if A.ndim == 2 else A
+        small = Small(samples, mean, rest, scatter, A, pullback)
+        y = normalized(input, self.weight, self.bias, small, self._composed)  # type: ignore[arg-type]
         return y, samples, covariance, {**running, "running_mean": mean}
 
     def _composed(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
