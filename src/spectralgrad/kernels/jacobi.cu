@@ -100,6 +100,7 @@ __device__ __forceinline__ void turn(real* G, real* length, int p, int q, int la
         }
     }
     c = pair_sum(c);
+    __syncwarp();  // all lanes of the pair have read the lengths before one of them changes them
     if (idle || !(c * c > real(NEGLIGIBLE) * real(NEGLIGIBLE) * ab)) return;
     // The tangent (|t| <= 1), that of half the angle, and the sine to go with it. The rotation is written with the last two
     // (Rutishauser): the rounding of a cosine near 1 would shorten or lengthen the rows in every round.
