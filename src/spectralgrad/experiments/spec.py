@@ -1,0 +1,96 @@
+"""What an artifact of the papers is: its printed figures, and what to train or compute for ours."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .trial import Trial
+
+SCALES = ("smoke", "short", "paper")
+Scale = Literal["smoke", "short", "paper"]
+Kind = Literal["training", "computed", "timing", "style"]
+Form = Literal["table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction"]
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A table as the paper prints it; None where the text lost the cell, which is never filled in."""
+
+    columns: tuple[str, ...]
+    rows: dict[str, tuple[str | None, ...]]  # label -> one cell for each column
+    caption: str = ""
+    misprints: tuple[str, ...] = ()  # what is wrong in it, in words
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of our table, or one curve of our figure: the same trial with several seeds."""
+
+    row: str
+    column: str
+    trials: tuple[Trial, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Numbers to draw."""
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Surface:
+    """Numbers z[i][j] over y[i] and x[j], with contours at levels and marked points (name, x, y)."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    z: tuple[tuple[float, ...], ...]
+    levels: tuple[float, ...] = ()
+    points: tuple[tuple[str, float, float], ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What an artifact without training gives."""
+
+    tables: tuple[Printed, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    surfaces: tuple[Surface, ...] = ()
+    x_label: str = ""
+    y_label: str = ""
+    log: str = ""  # axes in logarithms: "", "x", "y" or "xy"
+    agrees: bool | None = None  # with the paper's own numbers, where it has exact ones
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One artifact.
+
+    Args:
+        id: as PAPERS.md names it.
+        paper: DRAFT, NIPS19, POSTER, PAMI or ECCV22.
+        shows: one line for `list`.
+        kind: training (entries), computed or timing (compute), style (comes with the style issue).
+        form: how the page draws it.
+        printed: the paper's own figures.
+        entries: scale -> the cells to train.
+        compute: scale -> the result.
+        says: what a scale does differently from the paper, by scale.
+        claim: what the paper concludes from it, in one sentence; the page sets ours beside it.
+    """
+
+    id: str
+    paper: str
+    shows: str
+    kind: Kind
+    form: Form = "table"
+    printed: tuple[Printed, ...] = ()
+    entries: Callable[[Scale], tuple[Entry, ...]] | None = None
+    compute: Callable[[Scale], Computed] | None = None
+    says: dict[str, str] = field(default_factory=dict)
+    claim: str = ""

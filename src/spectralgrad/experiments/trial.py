@@ -1,0 +1,78 @@
+"""One training, completely described."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from spectralgrad.errors import OptionError
+
+FORMAT = 1  # of trials and their records; a record of another one is not read
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What to train, and how. Equal trials give equal numbers on one machine; the key of a trial names its record.
+
+    Args:
+        data: digits, cifar10, cifar100, tinyimagenet or folder.
+        model: digits, resnet18, resnet50, alexnet, resnet18-gcp, ...: see `models`.
+        layer: what is replaced: bn (nothing), zca or pca (decorrelated batch norm), denoise (PCA denoising), gcp.
+        method: how it is differentiated: svd (the papers' analytic one), pi, clip, svd-pi, taylor, exact, newton, ...
+        d: channels of a group; None for all.
+        where: first (the norm after conv1) or block (all norms of the first block).
+        eps, iterations, energy, rank, running: the layer's options; iterations is K of Taylor or the power iterations.
+        treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.
+        milestones: epochs after which the learning rate is multiplied by gamma.
+        train_samples, test_samples: so many of each set only; None for all.
+    """
+
+    data: str = "digits"
+    model: str = "digits"
+    width: int = 64
+    layer: str = "bn"
+    method: str = "exact"
+    d: int | None = None
+    where: str = "first"
+    eps: float = 1e-4
+    iterations: int | None = None
+    energy: float | None = None
+    rank: int | None = None
+    running: str = "covariance"
+    treatments: tuple[str, ...] = ()
+    epochs: int = 350
+    batch: int = 128
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    milestones: tuple[int, ...] = (100, 200, 300)
+    gamma: float = 0.1
+    augment: bool = True
+    train_samples: int | None = None
+    test_samples: int | None = None
+    precision: str = "32-true"
+    seed: int = 0
+
+    def as_json(self) -> str:
+        """One line, with sorted keys: the same for equal trials, in every version of Python."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(f"{FORMAT}:{self.as_json()}".encode()).hexdigest()[:16]
+
+    @classmethod
+    def from_json(cls, text: str) -> "Trial":
+        """The trial that `as_json` wrote.
+
+        >>> Trial.from_json(Trial(d=8, treatments=("OW",)).as_json()) == Trial(d=8, treatments=("OW",))
+        True
+        """
+        values: dict[str, Any] = json.loads(text)
+        known = {field.name for field in fields(cls)}
+        if set(values) != known:
+            raise OptionError(
+                f"`Trial`: a record of another version: {sorted(set(values) ^ known)} are missing or unknown. "
+                "Read it with the version that wrote it, or start a new record directory."
+            )
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
