@@ -75,4 +75,5 @@ class Trial:
                 f"`Trial`: a record of another version: {sorted(set(values) ^ known)} are missing or unknown. "
                 "Read it with the version that wrote it, or start a new record directory."
             )
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()})
+        arguments: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
+        return cls(**arguments)

@@ -45,7 +45,14 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
 
 def takes(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device and dtype of ``x``, a tensor with entries and memory of its own."""
-    return x.is_cuda and type(x) in (Tensor, Parameter) and x.dtype in REAL and x.numel() > 0 and _libraries() is not None
+    return (
+        x.is_cuda
+        and type(x) in (Tensor, Parameter)
+        and x.dtype in REAL
+        and x.numel() > 0
+        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and _libraries() is not None
+    )
 
 
 @lru_cache(maxsize=64)
