@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from check_cuda_kernels import captured, wall_time
 from torch import Tensor, nn
 
 from spectralgrad.kernels import jacobi, spectral, tiles
@@ -29,29 +30,11 @@ PARTS: list[tuple[Any, str]] = [
 ]
 
 
-def microseconds(call: Callable[[], object], runs: int = 100) -> float:
+def microseconds(call: Callable[[], object]) -> float:
     """Of a call in a loop with one synchronisation at its end."""
     for _ in range(10):
         call()
-    torch.cuda.synchronize()
-    start = time.perf_counter()
-    for _ in range(runs):
-        call()
-    torch.cuda.synchronize()
-    return (time.perf_counter() - start) / runs * 1e6
-
-
-def replayed(call: Callable[[], object]) -> float:
-    """The same as a CUDA graph."""
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        call()
-    return microseconds(graph.replay)
+    return 1e3 * wall_time(call)
 
 
 def floor() -> float:
@@ -99,7 +82,8 @@ def main() -> int:
     g = torch.randn(*SHAPE, device="cuda")
     for layer in (nn.BatchNorm2d(SHAPE[1]), DecorrelatedBatchNorm2d(SHAPE[1], GROUP)):
         step = step_of(layer.cuda(), x, g)
-        print(f"{type(layer).__name__}: forward + backward {microseconds(step):.0f}, as a CUDA graph {replayed(step):.0f}")
+        eager, graph = microseconds(step), microseconds(captured(step))
+        print(f"{type(layer).__name__}: forward + backward {eager:.0f}, as a CUDA graph {graph:.0f}")
     for name, times in parts_of(step).items():
         print(f"  {name:16} {len(times) / 110:.0f} times a step, {sorted(times)[len(times) // 2]:.0f} each")
     return 0

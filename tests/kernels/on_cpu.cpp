@@ -5,9 +5,9 @@
 typedef unsigned long long counter;
 
 #ifdef LANES
-extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, const real* M, real* w, real* V, real* workspace,
-                         counter* nonfinite, int64 batch, int n) {
-    launch(blocks, threads, bytes, [=] { eigh(M, w, V, workspace, nonfinite, batch, n); });
+extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, const real* M, const real* start, real* w, real* V,
+                         real* workspace, counter* nonfinite, int* sweeps, int64 batch, int n) {
+    launch(blocks, threads, bytes, [=] { eigh(M, start, w, V, workspace, nonfinite, sweeps, batch, n); });
 }
 #else
 extern "C" void run_value(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* given,

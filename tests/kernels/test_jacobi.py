@@ -125,3 +125,71 @@ def test_layouts(size: int) -> None:
         assert layout.shared <= SHARED_MEMORY
     assert not jacobi.shape(128, size, SHARED_MEMORY).IN_GLOBAL
     assert jacobi.shape(256, size, SHARED_MEMORY).IN_GLOBAL
+
+
+# Starting from a basis.
+
+
+def moved(M: Tensor, by: float, seed: int = 5) -> Tensor:
+    """A matrix near ``M`` (*B, n, n), relative to its own directions: as the next batch's covariance is."""
+    L = torch.linalg.cholesky(M)
+    E = cases.random(*M.shape, seed=seed) * by
+    return L @ (torch.eye(M.shape[-1], dtype=M.dtype) + (E + E.mT) / 2) @ L.mT
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 3, 8, 16, 33])
+def test_a_starting_basis_saves_sweeps_and_changes_nothing_else(n: int, dtype: torch.dtype) -> None:
+    before = cases.random_covariance(n, 3)
+    M = moved(before, 1e-3).to(dtype)
+    start = torch.linalg.eigh(before)[1].to(dtype)
+    counter, cold, warm = torch.zeros((), dtype=torch.int64), *torch.zeros(2, 3, dtype=torch.int32)
+    w, _ = jacobi.eigh(M, counter, sweeps=cold)
+    w2, V2 = jacobi.eigh(M, counter, start, warm)
+    names = ["moved"] * 3
+    assert faults(names, M, w2, V2) + disagreements(names, M, w2, w) == []
+    if n >= 8:
+        assert bool((warm <= cold - 2).all())
+
+
+@pytest.mark.parametrize("what", ["indefinite", "singular", "zero", "nan"])
+def test_a_starting_basis_and_any_matrix(what: str) -> None:
+    start = cases.rotation(6, 2).float()
+    M = {
+        "indefinite": cases.with_spectrum(torch.linspace(-2, 3, 6, dtype=torch.float64), 2, seed=4),
+        "singular": cases.with_spectrum(cases.rank_deficient(6), 2, seed=4),
+        "zero": torch.zeros(2, 6, 6),
+        "nan": torch.full((2, 6, 6), torch.nan),
+    }[what].float()
+    counter = torch.zeros((), dtype=torch.int64)
+    w, V = jacobi.eigh(M, counter, start)
+    if what == "nan":
+        assert int(counter) == 2
+        assert bool(V.isnan().all())
+    else:
+        assert faults([what] * 2, M, w, V) == []
+
+
+@pytest.mark.parametrize("start", ["not orthonormal", "nan", "huge"])
+def test_a_bad_starting_basis_is_not_used(start: str) -> None:
+    """The result is that of the identity as a start, to the last bit."""
+    M = cases.random_covariance(8, 2, dtype=torch.float32)
+    given = {
+        "not orthonormal": cases.rotation(8, 2).float() * 1.01,
+        "nan": torch.full((2, 8, 8), torch.nan),
+        "huge": cases.random(2, 8, 8).float() * 1e30,
+    }[start]
+    counter = torch.zeros((), dtype=torch.int64)
+    identity = torch.eye(8).flip(-1).expand(2, 8, 8)
+    for x, y in zip(jacobi.eigh(M, counter, given), jacobi.eigh(M, counter, identity), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_a_basis_handed_on_a_thousand_times_stays_orthonormal() -> None:
+    """Each step rounds; the step of Newton-Schulz takes it back."""
+    counter, start, M = torch.zeros((), dtype=torch.int64), None, cases.random_covariance(4)
+    for seed in range(1000):
+        step = moved(M, 1e-2, seed).float()
+        w, start = jacobi.eigh(step, counter, start)
+    assert start is not None
+    assert faults(["last"], step[None], w[None], start[None]) == []

@@ -24,14 +24,15 @@ class Shape(NamedTuple):
     LANES: int
     TEAM: int
     MATRICES: int
+    WARM: int
     IN_GLOBAL: int
-    stride: int  # numbers from row to row
+    matrix: int  # numbers that a matrix takes, with its starting basis
     shared: int  # bytes for a block
 
 
 @lru_cache(maxsize=1024)
-def shape(n: int, size: int, shared_memory: int) -> Shape:
-    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes."""
+def shape(n: int, size: int, shared_memory: int, warm: bool = False) -> Shape:
+    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
     vector = 16 // size
     N = max(4, -(-n // 4) * 4)
     chunks = N // vector
@@ -41,18 +42,18 @@ def shape(n: int, size: int, shared_memory: int) -> Shape:
     team = lanes * N // 2
     team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
     matrices = max(1, 64 // team) if team <= 32 else 1
-    stride = N + vector
+    matrix = (1 + warm) * N * (N + vector)
     small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source
-    shared = matrices * N * stride * size + small
+    shared = matrices * matrix * size + small
     in_global = shared > shared_memory - _RESERVED
-    return Shape(N, lanes, team, matrices, int(in_global), stride, small if in_global else shared)
+    return Shape(N, lanes, team, matrices, int(warm), int(in_global), matrix, small if in_global else shared)
 
 
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of jacobi.cu."""
     limits = torch.finfo(dtype)
     return {
-        **{name: getattr(layout, name) for name in ("N", "LANES", "TEAM", "MATRICES", "IN_GLOBAL")},
+        **{name: getattr(layout, name) for name in ("N", "LANES", "TEAM", "MATRICES", "WARM", "IN_GLOBAL")},
         "REAL": nvrtc.REAL[dtype],
         "EPS": limits.eps,
         "LARGEST": limits.max,
@@ -66,44 +67,48 @@ def runs_on(H: Tensor) -> bool:
     return nvrtc.takes(H) and 0 < H.shape[-1] <= _LARGEST
 
 
-def eigh(M: Tensor, nonfinite: Tensor) -> tuple[Tensor, Tensor]:
+def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues (*B, n), ascending, and eigenvectors (*B, n, n) of the symmetric part of ``M`` (*B, n, n).
 
-    A matrix with NaN or Inf gives NaN and is added to the int64 counter ``nonfinite``. Nothing waits for the device.
+    Nothing waits for the device.
+
+    Args:
+        nonfinite: an int64 counter; a matrix with NaN or Inf gives NaN and is added to it.
+        start: (*B, n, n), a guess of the eigenvectors in ascending order. Where its columns are not orthonormal to half the
+            digits it is not used.
+        sweeps: int32 (*B,), gets how many sweeps each matrix took.
     """
     n, device = M.shape[-1], M.device.index
-    M = M.contiguous()
-    w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
-    batch = M.numel() // (n * n)
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
-            _launch(M, w, V, nonfinite, batch, n, device)
-    else:
-        _launch(M, w, V, nonfinite, batch, n, device)
-    return w, V
-
-
-def _launch(M: Tensor, w: Tensor, V: Tensor, nonfinite: Tensor, batch: int, n: int, device: int) -> None:
-    kernel, layout = _kernel(n, M.dtype, device)
+            return eigh(M, nonfinite, start, sweeps)
+    M = M.contiguous()
+    start = None if start is None else start.contiguous()
+    w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
+    batch = M.numel() // (n * n)
+    kernel, layout = _kernel(n, M.dtype, device, start is not None)
     blocks = -(-batch // layout.MATRICES)
-    workspace = M.new_empty(blocks * layout.MATRICES * layout.N * layout.stride) if layout.IN_GLOBAL else None
+    workspace = M.new_empty(blocks * layout.MATRICES * layout.matrix) if layout.IN_GLOBAL else None
     kernel.launch(
         device,
         blocks,
         layout.TEAM * layout.MATRICES,
         c_void_p(M.data_ptr()),
+        c_void_p(None if start is None else start.data_ptr()),
         c_void_p(w.data_ptr()),
         c_void_p(V.data_ptr()),
-        c_void_p(0 if workspace is None else workspace.data_ptr()),
+        c_void_p(None if workspace is None else workspace.data_ptr()),
         c_void_p(nonfinite.data_ptr()),
+        c_void_p(None if sweeps is None else sweeps.data_ptr()),
         c_longlong(batch),
         c_int(n),
     )
+    return w, V
 
 
 @lru_cache(maxsize=1024)
-def _kernel(n: int, dtype: torch.dtype, device: int) -> tuple[nvrtc.Kernel, Shape]:
-    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device))
+def _kernel(n: int, dtype: torch.dtype, device: int, warm: bool) -> tuple[nvrtc.Kernel, Shape]:
+    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), warm)
     return _compiled(layout, dtype, device), layout
 
 

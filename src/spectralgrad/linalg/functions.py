@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,11 +35,12 @@ class Spectral:
     who: str
     scalar: Scalar
     solver: Solver
+    start: Tensor | None = None  # a guess of V
 
     handle = 1
 
     def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
-        w, V = decompose(self.who, M, self.solver, tolerance)
+        w, V = decompose(self.who, M, self.solver, tolerance, self.start)
         if tolerance is None and _in_kernel(V):
             return self._value_in_kernel(w, V), w, V
         check_domain(self.who, self.scalar, w, tolerance)
@@ -72,13 +74,21 @@ class Spectral:
         return sandwich(V, self.scalar.contract(w, X, Y))
 
 
+class Evaluated(NamedTuple):
+    """f(M), the map from its gradient to that of M, and the eigenvectors of M."""
+
+    value: Tensor
+    pullback: Callable[[Tensor], Tensor]
+    basis: Tensor
+
+
 def with_pullback(
-    who: str, M: Tensor, scalar: Scalar, solver: Solver, tolerance: float | None
-) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """f(M) and the map from its gradient to that of M, without an autograd graph: for use inside a Function."""
-    potential = _potential(who, scalar, solver, tolerance)
-    value, *factors = potential.value(M, tolerance)
-    return value, partial(potential.first, tuple(factors))
+    who: str, M: Tensor, scalar: Scalar, solver: Solver, tolerance: float | None, start: Tensor | None = None
+) -> Evaluated:
+    """f(M) and what its gradient needs, without an autograd graph: for use inside a Function. ``start``: a guess of V."""
+    potential = replace(_potential(who, scalar, solver, tolerance), start=start)
+    value, w, V = potential.value(M, tolerance)
+    return Evaluated(value, partial(replace(potential, start=None).first, (w, V)), V)
 
 
 def _potential(who: str, scalar: Scalar, solver: Solver, tolerance: float | None) -> Spectral:

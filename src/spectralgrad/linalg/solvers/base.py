@@ -28,6 +28,10 @@ class Solver(ABC):
         """
         return None
 
+    def solve_from(self, M: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """`solve` with a guess of the eigenvectors (*B, n, n), for those that `takes_anything`; most have no use for it."""
+        return self.solve(M)
+
     def takes_anything(self, M: Tensor) -> bool:
         """Whether `solve` itself takes the Hermitian part of ``M``, gives NaN for NaN or Inf, and counts that."""
         return False

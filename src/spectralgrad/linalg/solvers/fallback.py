@@ -28,13 +28,16 @@ _SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jaco
 Factors = tuple[Tensor, ...]
 
 
-def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> tuple[Tensor, Tensor]:
+def decompose(
+    who: str, M: Tensor, solver: Solver, tolerance: float | None, start: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Eigenpairs of the Hermitian part of ``M`` (*B, n, n): w (*B, n) ascending, V (*B, n, n).
 
     Args:
         who: the public function that asks, for its error messages.
         tolerance: largest relative asymmetry; None where values may not be looked at. Then a matrix with NaN or Inf
             gives NaN and is counted.
+        start: a guess of the eigenvectors (*B, n, n), for solvers that can use one.
     """
     if torch.compiler.is_compiling():
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
@@ -50,7 +53,7 @@ def decompose(who: str, M: Tensor, solver: Solver, tolerance: float | None) -> t
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
     if chosen.takes_anything(M):
-        return chosen.solve(M)
+        return chosen.solve(M) if start is None else chosen.solve_from(M, start)
     H = hermitian_part(M)
     broken = _broken(H)
     w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)

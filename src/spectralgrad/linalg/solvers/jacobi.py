@@ -48,6 +48,9 @@ class Jacobi(Solver):
     def takes_anything(self, M: Tensor) -> bool:
         return jacobi.runs_on(M)
 
+    def solve_from(self, M: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        return jacobi.eigh(M, device_counter("nonfinite_input", M.device), start)
+
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         if jacobi.runs_on(H):
             return jacobi.eigh(H, device_counter("nonfinite_input", H.device))

@@ -1,0 +1,88 @@
+"""Layers that start a decomposition from the last step's eigenvectors: on a GPU, here under the emulator."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.kernels import jacobi
+from spectralgrad.nn import DecorrelatedBatchNorm2d, fused
+from tests import cases
+from tests.kernels.on_cpu import on_cpu  # noqa: F401
+
+
+@pytest.fixture
+def starts(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> list[Tensor | None]:  # noqa: F811
+    """The starting bases that the kernel was given, in the fused node with checks off: what happens on CUDA."""
+    given: list[Tensor | None] = []
+    eigh = jacobi.eigh
+
+    def watched(M: Tensor, nonfinite: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        given.append(start)
+        return eigh(M, nonfinite, start)
+
+    monkeypatch.setattr(jacobi, "eigh", watched)
+    monkeypatch.setattr(fused, "FORCED", True)
+    return given
+
+
+def run(layer: DecorrelatedBatchNorm2d, steps: int = 3) -> list[Tensor]:
+    """Outputs and gradients of some training steps on batches that resemble each other."""
+    found = []
+    mix = cases.random(6, 6)
+    with sg.checks(False):
+        for seed in range(steps):
+            x = torch.einsum("ij,njhw->nihw", mix, cases.random(40, 6, 3, 3, seed=seed)).requires_grad_()
+            y = layer(x)
+            y.backward(cases.random(*y.shape, seed=99))
+            found += [y.detach(), x.grad]
+    return found
+
+
+def make(**options: bool) -> DecorrelatedBatchNorm2d:
+    return DecorrelatedBatchNorm2d(6, group_size=3, dtype=torch.float64, solver=sg.Jacobi(), **options)
+
+
+def test_results_do_not_depend_on_it(starts: list[Tensor | None]) -> None:
+    cold = run(make())
+    assert starts == [None] * 3
+    starts.clear()
+    layer = make(warm_start=True)
+    warm = run(layer)
+    assert starts[0] is None
+    assert all(start is not None for start in starts[1:])
+    for x, y in zip(warm, cold, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-10)
+    assert "last_basis" not in layer.state_dict()
+    assert not any("basis" in key for key in layer.state_dict())
+
+
+def test_a_copy_goes_on_from_the_same_basis(starts: list[Tensor | None]) -> None:
+    layer = make(warm_start=True)
+    run(layer, 1)
+    again = copy.deepcopy(layer)
+    assert again.last_basis is not None
+    assert torch.equal(again.last_basis, layer.last_basis)  # type: ignore[arg-type]
+
+
+def test_a_basis_of_another_dtype_is_not_used(starts: list[Tensor | None]) -> None:
+    layer = make(warm_start=True)
+    run(layer, 1)
+    assert layer.last_basis is not None
+    layer.last_basis = layer.last_basis.float()
+    starts.clear()
+    run(layer, 1)
+    assert starts == [None]
+
+
+def test_nothing_is_kept_on_the_cpu() -> None:
+    layer = DecorrelatedBatchNorm2d(4, warm_start=True)
+    layer(cases.random(8, 4, 2, 2).float())
+    assert layer.last_basis is None
+
+
+def test_it_shows() -> None:
+    assert "warm_start=True" in repr(DecorrelatedBatchNorm2d(4, warm_start=True))
+    assert "warm_start" not in repr(DecorrelatedBatchNorm2d(4))
