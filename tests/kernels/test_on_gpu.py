@@ -1,0 +1,95 @@
+"""The CUDA C++ kernels on a GPU: what the emulator cannot show. Skipped without one."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.kernels import jacobi, spectral
+from spectralgrad.linalg.precision import in_basis, sandwich
+from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from tests import cases
+from tests.families import SCALES, disagreements, families, faults
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+REALS = [torch.float32, torch.float64]
+SCALARS: list[Scalar] = [Sqrt(), InverseSqrt(), Log(), Exp(), Power(alpha=0.3), Power(alpha=-1.7), InverseSqrt(1.2)]
+
+
+def solve(M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    counter = torch.zeros((), dtype=torch.int64, device="cuda")
+    return jacobi.eigh(M.cuda(), counter, None if start is None else start.cuda())
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 13, 16, 24, 31, 64, 100, 128, 130, 232, 256, 300])
+def test_families(n: int, dtype: torch.dtype) -> None:
+    """Shared memory up to n = 232 in single precision, the cache beyond; the same bits in two runs."""
+    names, M = families(n, dtype, SCALES)
+    w, V = solve(M)
+    again = solve(M)
+    assert torch.equal(w, again[0])
+    assert torch.equal(V, again[1])
+    w, V = w.cpu(), V.cpu()
+    assert faults(names, M, w, V) + disagreements(names, M, w, torch.linalg.eigvalsh(M.double())) == []
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
+@pytest.mark.parametrize("n", [4, 16, 33, 64, 128])
+def test_a_starting_basis(n: int, dtype: torch.dtype) -> None:
+    M = cases.random_covariance(n, 5, dtype=dtype)
+    start = torch.linalg.eigh((M + 1e-3 * cases.random_covariance(n, 5, seed=1).to(dtype)))[1]
+    w, V = (x.cpu() for x in solve(M, start))
+    assert faults(["moved"] * 5, M, w, V) == []
+
+
+@pytest.mark.parametrize("n", [4, 20, 64, 70, 128])
+@pytest.mark.parametrize("scalar", SCALARS, ids=cases.ident)
+def test_spectral_functions(scalar: Scalar, n: int) -> None:
+    w, V, G = cases.separated(n).repeat(3, 1).cuda(), cases.rotation(n, 3).cuda(), cases.random(3, n, n).cuda()
+    if not spectral.runs_on(V):
+        pytest.skip("three matrices do not fit into shared memory")
+    y = scalar.f(scalar.clamp(w)[0])
+    value = spectral.value(V, w, scalar.in_kernel(), None, None)
+    derivative = spectral.derivative(V, w, scalar.in_kernel(), None, G)
+    assert cases.relative_error(value, (V * y.unsqueeze(-2)) @ V.mT) < 1e-12
+    assert cases.relative_error(derivative, sandwich(V, scalar.loewner(w) * in_basis(V, G))) < 1e-12
+
+
+def test_a_step_in_a_graph_is_the_eager_one() -> None:
+    M = cases.random_covariance(16, 4, dtype=torch.float32).cuda().requires_grad_()
+    G = cases.random(4, 16, 16, dtype=torch.float32).cuda()
+
+    def step() -> tuple[Tensor, Tensor]:
+        y = sg.inv_sqrtm(M)
+        return y, torch.autograd.grad(y, M, G)[0]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        expected = [x.clone() for x in step()]
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    graph.replay()
+    for x, y in zip(captured, expected, strict=True):
+        assert torch.equal(x, y)
+
+
+def test_nan_stays_where_it_was_and_is_counted() -> None:
+    M = cases.random_covariance(4, 40, dtype=torch.float32).cuda()
+    M[5, 1, 2] = torch.nan
+    sg.reset_counts()
+    w, _ = sg.eigh(M)
+    assert w.isnan().any(-1).nonzero().flatten().tolist() == [5]
+    assert sg.counts() == {"nonfinite_input": 1}
+    sg.reset_counts()
+
+
+def test_gradients_from_several_threads() -> None:
+    """Backward runs in autograd's own thread, whose first call of the driver this may be."""
+    M = cases.random_covariance(6, 2).cuda().requires_grad_()
+    (g,) = torch.autograd.grad(sg.logm(M).sum(), M)
+    N = M.detach().cpu().requires_grad_()
+    (h,) = torch.autograd.grad(sg.logm(N).sum(), N)
+    torch.testing.assert_close(g.cpu(), h, rtol=1e-10, atol=1e-10)
