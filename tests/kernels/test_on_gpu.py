@@ -38,7 +38,7 @@ def test_families(n: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("n", [4, 16, 33, 64, 128])
 def test_a_starting_basis(n: int, dtype: torch.dtype) -> None:
     M = cases.random_covariance(n, 5, dtype=dtype)
-    start = torch.linalg.eigh((M + 1e-3 * cases.random_covariance(n, 5, seed=1).to(dtype)))[1]
+    start = torch.linalg.eigh(M + 1e-3 * cases.random_covariance(n, 5, seed=1).to(dtype))[1]
     w, V = (x.cpu() for x in solve(M, start))
     assert faults(["moved"] * 5, M, w, V) == []
 
