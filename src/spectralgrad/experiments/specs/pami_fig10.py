@@ -1,0 +1,9 @@
+from ..spec import Spec
+
+SPEC = Spec(
+    id="pami-fig10",
+    paper="PAMI",
+    shows="pictures: SVD-WCT, GD-WCT, PI-WCT and Clip-WCT",
+    kind="style",
+    claim="Clip-WCT and GD-WCT cannot remove the original style; SVD-WCT and PI-WCT can.",
+)

@@ -1,0 +1,9 @@
+from ..spec import Spec
+
+SPEC = Spec(
+    id="pami-fig2",
+    paper="PAMI",
+    shows="correlated points, PCA-whitened, ZCA-whitened; colour transfer; style transfer",
+    kind="style",
+    claim="Both whitenings decorrelate; PCA rotates the points, ZCA keeps their orientation.",
+)

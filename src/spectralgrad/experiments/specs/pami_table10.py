@@ -1,0 +1,17 @@
+from ..spec import Printed, Spec
+
+SPEC = Spec(
+    id="pami-table10",
+    paper="PAMI",
+    shows="style transfer: inference time",
+    kind="style",
+    form="time",
+    printed=(
+        Printed(
+            ("GD-WCT", "Clip-WCT", "PI-WCT", "SVD-WCT"),
+            {"Reference time (ms)": ("53", "122", "184", "122")},
+            "PAMI Table 10: time for an image, on a Titan X.",
+        ),
+    ),
+    claim="SVD-WCT is much faster than PI-WCT, as fast as Clip-WCT, and slower than GD-WCT.",
+)
