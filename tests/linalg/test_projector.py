@@ -254,3 +254,14 @@ def test_compiles_whole(backend: str, options: dict[str, Any]) -> None:
     (got,) = torch.autograd.grad(compiled(M).pow(3).sum(), M)
     (want,) = torch.autograd.grad(function(M).pow(3).sum(), M)
     torch.testing.assert_close(got, want)
+
+
+def test_rough_eigenvalues_of_power_deflation_say_nothing_about_the_matrix() -> None:
+    """Deflation leaves small eigenvalues below zero, here by 1e-2: the covariance is none the worse for it."""
+    X = cases.random(64, 27, dtype=torch.float32) @ cases.random(27, 256, dtype=torch.float32, seed=1)
+    M = X @ X.mT / 256
+    solver = sg.PowerDeflation(19, generator=cases.generator())
+    assert float(sg.eigh(M, solver=solver)[0].min()) < -1e-3
+    P = sg.projector(M, energy=0.99, solver=sg.PowerDeflation(19, generator=cases.generator()))
+    assert bool(P.isfinite().all())
+    assert cases.relative_error(P @ M, M) < 0.3

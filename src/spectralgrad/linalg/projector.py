@@ -144,7 +144,9 @@ def projector(
     cut = Cut(rank, energy)
     if isinstance(solver, PowerDeflation) or isinstance(gradient, PowerIteration):
         w, V, kept = eigenpairs("projector", X, gradient, solver, tolerance)
-        if tolerance is not None and not is_transformed(w):
+        if isinstance(solver, PowerDeflation):
+            w = w.clamp(min=0)  # its small eigenvalues are rough: they say nothing about M
+        elif tolerance is not None and not is_transformed(w):
             _require_energy(cut, w.detach())
         mask = cut.kept(w) if kept is None else cut.kept(w) & kept
         return as_given(matmul(V * mask.unsqueeze(-2), V.mH), M)
