@@ -2,4 +2,5 @@ import sys
 
 from spectralgrad.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # workers of a sweep import this file too
+    sys.exit(main())

@@ -309,7 +309,7 @@ class BatchStatistics(Module):
                 "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
             )
         raise NonFiniteError(
-            f"`{who}`: the covariance of `input` overflows {scatter.dtype}: entries reach {float(input.abs().max()):.2e}. "
+            f"`{who}`: the covariance of `input` overflows {scatter.dtype}: entries reach {float(input.detach().abs().max()):.2e}. "
             "Scale the input down, or use float64."
         )
 

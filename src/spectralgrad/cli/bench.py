@@ -1,4 +1,4 @@
-"""The command line."""
+"""`spectralgrad bench`."""
 
 import argparse
 import sys
@@ -11,24 +11,12 @@ RESULTS = Path("results")
 PAGE = Path("docs/speed.md")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="spectralgrad", description=sg.__doc__)
-    parser.add_argument("--version", action="version", version=f"spectralgrad {sg.__version__}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    demo = commands.add_parser("demo", help="a thirty-second tour: what breaks, what does not, with a plot")
-    demo.add_argument("-o", "--out", type=Path, default=Path("demo"), help="folder for the report (default: demo)")
-    _add_bench(commands)
-    arguments = parser.parse_args(argv)
-    return _bench(arguments) if arguments.command == "bench" else _demo(arguments.out)
-
-
-def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def _parser() -> argparse.ArgumentParser:
     from spectralgrad.experiments.bench.cases import SECTIONS
 
-    bench = commands.add_parser(
-        "bench",
-        help="our speed and accuracy beside torch's, batch norm's and other packages', with a target for each",
+    bench = argparse.ArgumentParser(
+        prog="spectralgrad bench",
+        description="our speed and accuracy beside torch's, batch norm's and other packages', with a target for each",
         epilog="sections: " + "; ".join(f"{name}: {what}" for name, what in SECTIONS.items()),
     )
     bench.add_argument("--gpu", action="store_true", help="measure the CUDA device (default: the CPU)")
@@ -48,12 +36,16 @@ def _add_bench(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     bench.add_argument(
         "--into", type=Path, default=PAGE, metavar="PAGE", help=f"the page that --page fills (default: {PAGE})"
     )
+    return bench
 
 
-def _bench(arguments: argparse.Namespace) -> int:
+def bench(argv: list[str]) -> int:
+    """Run `bench`, which needs torch alone; returns the exit code."""
+    arguments = _parser().parse_args(argv)
     from spectralgrad.experiments.bench.page import write_page
     from spectralgrad.experiments.bench.progress import Progress
-    from spectralgrad.experiments.bench.run import Options, bench, markdown, write
+    from spectralgrad.experiments.bench.run import Options, markdown, write
+    from spectralgrad.experiments.bench.run import bench as measure
 
     try:
         if arguments.page:
@@ -63,7 +55,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         options = Options(arguments.gpu, arguments.quick, arguments.only)
         if arguments.write:
             arguments.write.mkdir(parents=True, exist_ok=True)  # a folder that cannot be had is an error before, not after
-        about, outcome = bench(options, Progress())
+        about, outcome = measure(options, Progress())
         print(markdown(about, outcome.rows), flush=True)
         if arguments.write and outcome.rows:
             print(f"\nwrote {' and '.join(write(arguments.write, options, about, outcome.rows))} to {arguments.write}")
@@ -71,35 +63,11 @@ def _bench(arguments: argparse.Namespace) -> int:
         print(f"spectralgrad {error}", file=sys.stderr)
         return 2
     except ModuleNotFoundError as error:
-        return _missing("bench --page", error)
+        print(f"spectralgrad bench --page: needs {error.name}. pip install 'spectralgrad[plot]' has it.", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"spectralgrad bench: {error.filename}: {error.strerror}.", file=sys.stderr)
         return 1
     if outcome.partial:
         print("spectralgrad bench: stopped; above is what was done.", file=sys.stderr)
     return STOPPED if outcome.partial else 0
-
-
-def _missing(command: str, error: ModuleNotFoundError) -> int:
-    print(f"spectralgrad {command}: needs {error.name}. Install it with pip install 'spectralgrad[plot]'.", file=sys.stderr)
-    return 1
-
-
-def _demo(folder: Path) -> int:
-    try:
-        from spectralgrad.report.tour import run_tour
-
-        text, page = run_tour(folder)
-    except ModuleNotFoundError as error:
-        return _missing("demo", error)
-    except OSError as error:
-        print(
-            f"spectralgrad demo: cannot write to {folder}: {error.strerror}. Choose another folder with -o.", file=sys.stderr
-        )
-        return 1
-    except KeyboardInterrupt:
-        print("spectralgrad demo: stopped; nothing was written.", file=sys.stderr)
-        return STOPPED
-    print(text)
-    print(f"\nThe report: {page}")
-    return 0
