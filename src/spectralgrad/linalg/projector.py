@@ -26,6 +26,7 @@ from .solvers import PowerDeflation, Solver, decompose
 
 __all__ = ["projector"]
 
+_ROUGH = 0.01  # times l_max: how far below zero power deflation may put an eigenvalue of a semi-definite matrix
 _TIE = 10  # times n eps l_max: eigenvalues this close to the last one kept by energy are kept with it
 
 
@@ -144,9 +145,10 @@ def projector(
     cut = Cut(rank, energy)
     if isinstance(solver, PowerDeflation) or isinstance(gradient, PowerIteration):
         w, V, kept = eigenpairs("projector", X, gradient, solver, tolerance)
-        if isinstance(solver, PowerDeflation):
-            w = w.clamp(min=0)  # its small eigenvalues are rough: they say nothing about M
-        elif tolerance is not None and not is_transformed(w):
+        if isinstance(solver, PowerDeflation):  # its small eigenvalues are rough: slightly negative ones count as zero
+            largest = w.detach().amax(-1, keepdim=True) if n else w
+            w = torch.where(w < -_ROUGH * largest, w, w.clamp(min=0))
+        if tolerance is not None and not is_transformed(w):
             _require_energy(cut, w.detach())
         mask = cut.kept(w) if kept is None else cut.kept(w) & kept
         return as_given(matmul(V * mask.unsqueeze(-2), V.mH), M)

@@ -308,8 +308,9 @@ class BatchStatistics(Module):
                 f"`{who}`: `input` must be finite on every rank, but rank {broken.nonzero()[:, 0].tolist()} of "
                 "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
             )
+        largest = float(input.detach().abs().max())
         raise NonFiniteError(
-            f"`{who}`: the covariance of `input` overflows {scatter.dtype}: entries reach {float(input.detach().abs().max()):.2e}. "
+            f"`{who}`: the covariance of `input` overflows {scatter.dtype}: entries reach {largest:.2e}. "
             "Scale the input down, or use float64."
         )
 
