@@ -25,7 +25,7 @@ def entries(scale: Scale) -> tuple[Entry, ...]:
 
 SPEC = Spec(
     id="demo",
-    paper="PAMI",
+    paper="ours",
     shows="methods x d on digits: success rate and error",
     kind="training",
     entries=entries,
