@@ -86,7 +86,7 @@ def _recorded(spec: Spec, store: Store | None) -> str:
 def _state(spec: Spec, scale: Any, store: Store) -> str:
     if spec.entries is None:
         return scale if store.load_computed(spec.id, scale) else ""
-    trials = {trial for entry in spec.entries(scale) for trial in entry.trials}
+    trials = spec.trials(scale)
     done = sum(store.outcome(trial) is not None for trial in trials)
     return "" if not done else scale if done == len(trials) else f"{scale} {done}/{len(trials)}"
 
@@ -107,8 +107,7 @@ def run(
 
 
 def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
-    trials = {trial for entry in spec.entries(scale) for trial in entry.trials} if spec.entries else set()
-    with Bars(len(trials)) as bars:
+    with Bars(len(spec.trials(scale))) as bars:
         run_spec(spec, scale, store, progress=bars, **how)
     from spectralgrad.report.tables import arrange, measure
 

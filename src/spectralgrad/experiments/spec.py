@@ -94,3 +94,8 @@ class Spec:
     compute: Callable[[Scale], Computed] | None = None
     says: dict[str, str] = field(default_factory=dict)
     claim: str = ""
+
+    def trials(self, scale: Scale) -> list[Trial]:
+        """The trials of its cells, each once; none for an artifact that is computed."""
+        cells = self.entries(scale) if self.entries is not None else ()
+        return list(dict.fromkeys(trial for entry in cells for trial in entry.trials))

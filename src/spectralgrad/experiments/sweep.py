@@ -70,8 +70,7 @@ def run_spec(
     if spec.kind == "style":
         raise OptionError(f"`run`: {spec.id} needs the style-transfer networks, which come with a later version.")
     if spec.entries is not None:
-        trials = [trial for entry in spec.entries(scale) for trial in entry.trials]
-        run_trials(trials, store, data=data, jobs=jobs, ray=ray, device=device, progress=progress, train=train)
+        run_trials(spec.trials(scale), store, data=data, jobs=jobs, ray=ray, device=device, progress=progress, train=train)
     if spec.compute is not None and store.load_computed(spec.id, scale) is None:
         store.save_computed(spec.id, scale, spec.compute(scale))
 

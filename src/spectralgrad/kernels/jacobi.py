@@ -14,7 +14,6 @@ from . import nvrtc
 
 _REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
 _LARGEST = 512  # beyond shared memory rows come from the cache of the second level
-_RESERVED = 1 << 10  # bytes of shared memory that the system keeps
 
 
 class Shape(NamedTuple):
@@ -45,7 +44,7 @@ def shape(n: int, size: int, shared_memory: int, warm: bool = False) -> Shape:
     matrix = (1 + warm) * N * (N + vector)
     small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source
     shared = matrices * matrix * size + small
-    in_global = shared > shared_memory - _RESERVED
+    in_global = shared > shared_memory
     return Shape(N, lanes, team, matrices, int(warm), int(in_global), matrix, small if in_global else shared)
 
 

@@ -17,6 +17,7 @@ from torch.nn import Parameter
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 _DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_RESERVED = 1 << 10  # bytes of a block's shared memory that are left alone
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
@@ -59,7 +60,7 @@ def takes(x: Tensor) -> bool:
 def shared_memory(device: int) -> int:
     """Bytes of shared memory that one block may ask for."""
     properties = torch.cuda.get_device_properties(device)
-    return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10))
+    return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10)) - _RESERVED
 
 
 class Kernel:

@@ -13,7 +13,6 @@ from torch import Tensor
 from . import nvrtc
 
 _LARGEST = 128
-_RESERVED = 1 << 10  # bytes of shared memory that the system keeps
 
 
 class Function(NamedTuple):
@@ -67,11 +66,7 @@ def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.d
 def runs_on(V: Tensor) -> bool:
     """Whether the kernels take eigenvectors (*B, n, n) like ``V``."""
     n = V.shape[-1]
-    return (
-        nvrtc.takes(V)
-        and n <= _LARGEST
-        and shape(n, V.dtype.itemsize).shared <= nvrtc.shared_memory(V.device.index) - _RESERVED
-    )
+    return nvrtc.takes(V) and n <= _LARGEST and shape(n, V.dtype.itemsize).shared <= nvrtc.shared_memory(V.device.index)
 
 
 def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clamped: Tensor | None) -> Tensor:

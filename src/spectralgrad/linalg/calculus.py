@@ -67,14 +67,14 @@ def call(function: type[Function], *args: Any) -> Any:
     return super(Function, function).apply(*args)  # type: ignore[misc]
 
 
+def in_transform() -> bool:
+    """Whether forward mode or a transform of torch.func is at work; not for compiled code."""
+    return forward_ad._current_level >= 0 or bool(torch._C._are_functorch_transforms_active())
+
+
 def is_constant(M: Tensor) -> bool:
     """Whether nobody can ask for a derivative with respect to ``M``: then a Function's forward pass is all there is."""
-    return (
-        not (M.requires_grad and torch.is_grad_enabled())
-        and forward_ad._current_level < 0
-        and not torch.compiler.is_compiling()
-        and not torch._C._are_functorch_transforms_active()
-    )
+    return not (M.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling() and not in_transform()
 
 
 def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
@@ -107,7 +107,7 @@ def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
 
 def _differentiated_again() -> bool:
     """Whether somebody may differentiate what a backward computes now: create_graph, forward mode, torch.func."""
-    return torch.is_grad_enabled() or forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+    return torch.is_grad_enabled() or in_transform()
 
 
 def refuse_third_derivative() -> NoReturn:

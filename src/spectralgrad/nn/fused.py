@@ -18,13 +18,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 from torch.nn import Parameter
 
 from spectralgrad.kernels import tiles
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
-from spectralgrad.linalg.calculus import call
+from spectralgrad.linalg.calculus import call, in_transform
 
 from . import composed
 
@@ -41,8 +41,7 @@ def is_fusible(x: Tensor, group_size: int, dtype: torch.dtype) -> bool:
         return False
     return (
         type(x) in (Tensor, Parameter)
-        and forward_ad._current_level < 0
-        and not torch._C._are_functorch_transforms_active()
+        and not in_transform()
         and torch._C._len_torch_dispatch_stack() == 0
         and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
