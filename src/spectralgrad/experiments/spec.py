@@ -1,6 +1,6 @@
 """What an artifact of the papers is: its printed figures, and what to train or compute for ours."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -97,5 +97,9 @@ class Spec:
 
     def trials(self, scale: Scale) -> list[Trial]:
         """The trials of its cells, each once; none for an artifact that is computed."""
-        cells = self.entries(scale) if self.entries is not None else ()
-        return list(dict.fromkeys(trial for entry in cells for trial in entry.trials))
+        return trials_of(self.entries(scale)) if self.entries is not None else []
+
+
+def trials_of(entries: Iterable[Entry]) -> list[Trial]:
+    """Every trial once: cells may share theirs."""
+    return list(dict.fromkeys(trial for entry in entries for trial in entry.trials))

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 from spectralgrad.errors import SpectralError
 from spectralgrad.experiments.record import slug
-from spectralgrad.experiments.spec import Computed, Entry, Printed, Scale, Spec
+from spectralgrad.experiments.spec import Computed, Entry, Printed, Scale, Spec, trials_of
 from spectralgrad.experiments.store import Store
 
 from .figures import describe, draw, is_empty, left_out
 from .markup import Markup, element, join
 from .panels import POINT_COLUMNS, Panel, epochs_of, panels_of_computed, panels_of_training
-from .tables import Cell, arrange, cell_lines, group_failures, measure, printed_lines, to_csv, trials_of
+from .tables import Cell, arrange, cell_lines, group_failures, measure, printed_lines, to_csv
 
 FEW = 8  # failures; more are folded away
 STATISTICS = (

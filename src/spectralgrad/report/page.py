@@ -17,13 +17,12 @@ from typing import Any
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad.experiments.record import slug
-from spectralgrad.experiments.spec import SCALES, Scale, Spec
+from spectralgrad.experiments.spec import SCALES, Scale, Spec, trials_of
 from spectralgrad.experiments.store import Store, StoreError
 from spectralgrad.experiments.trial import Trial
 
 from .artifact import STATISTICS, Findings, files_of, gather, pictures_of, section
 from .markup import Markup, element
-from .tables import trials_of
 
 TITLE = "spectralgrad: the papers' results and ours"
 RECENT = 512  # records that are kept in memory: more than one artifact has

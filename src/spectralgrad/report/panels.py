@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
 
-from spectralgrad.experiments.spec import Computed, Curve, Entry, Form, Spec, Surface
+from spectralgrad.experiments.spec import Computed, Curve, Entry, Form, Spec, Surface, trials_of
 from spectralgrad.experiments.store import Store
 from spectralgrad.experiments.trial import Trial
 
 from .colours import method_of
-from .tables import Cell, is_split, names, number, trials_of
+from .tables import Cell, is_split, names, number
 
 Epoch = dict[str, Any]
 Kind = Literal["lines", "arrows", "surface", "contour"]

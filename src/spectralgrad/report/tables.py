@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from spectralgrad.experiments.spec import Entry, Printed
 from spectralgrad.experiments.store import Store
-from spectralgrad.experiments.trial import Trial
 
 DASH = "–"  # no trial finished, or none was run
 CELL_COLUMNS = (
@@ -204,11 +203,6 @@ def names(cells: Iterable[Cell | Entry]) -> tuple[list[str], list[str]]:
     """Rows and columns, each once, in order."""
     some = list(cells)
     return list(dict.fromkeys(cell.row for cell in some)), list(dict.fromkeys(cell.column for cell in some))
-
-
-def trials_of(entries: Iterable[Entry]) -> list[Trial]:
-    """Every trial once: cells may share theirs."""
-    return list(dict.fromkeys(trial for entry in entries for trial in entry.trials))
 
 
 def cell_lines(cells: Iterable[Cell]) -> list[list[str]]:
