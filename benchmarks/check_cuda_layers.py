@@ -77,6 +77,18 @@ def gradients() -> None:
     report("gradient at constant input", bool(x.grad.isfinite().all()), "finite")
 
 
+def evaluation_follows_training() -> None:
+    """The matrix that evaluation keeps is that of the running values, after every training step."""
+    for rule in (sg.Exact(), sg.Taylor(9)):
+        layer = DecorrelatedBatchNorm2d(16, 8, gradient=rule).cuda()
+        worst = 0.0
+        for step in range(3):
+            layer.train()(images(8, 16, 6, 6, seed=step) * (1 + step))
+            x = images(8, 16, 6, 6, seed=9)
+            worst = max(worst, error(layer.eval()(x).detach(), copy.deepcopy(layer)(x).detach()))
+        report(f"evaluation after training, {rule}", worst <= 1e-6, f"{worst:.1e}")
+
+
 def step_with_scaler() -> None:
     """NOG and OLR with a fused optimizer and a GradScaler give the step that they give without."""
     weights = []
@@ -122,7 +134,7 @@ def over_nccl() -> None:
 
 if __name__ == "__main__":
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, spectralgrad {sg.__version__}")
-    for check in (flags_on_and_off, gradients, step_with_scaler, compiled, over_nccl):
+    for check in (flags_on_and_off, gradients, evaluation_follows_training, step_with_scaler, compiled, over_nccl):
         check()
     print(f"{failures} missed")
     sys.exit(failures > 0)

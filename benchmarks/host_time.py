@@ -13,19 +13,17 @@ import torch
 from check_cuda_kernels import captured, wall_time
 from torch import Tensor, nn
 
-from spectralgrad.kernels import jacobi, spectral, tiles
-from spectralgrad.nn import DecorrelatedBatchNorm2d, fused, statistics
+from spectralgrad.kernels import jacobi, spectral, tiles, whitening
+from spectralgrad.nn import DecorrelatedBatchNorm2d
 
 SHAPE, GROUP = (128, 64, 32, 32), 16
 PARTS: list[tuple[Any, str]] = [
-    (tiles, "launch"),
-    (jacobi, "eigh"),
-    (spectral, "value"),
-    (spectral, "derivative"),
-    (statistics, "grouped_moments"),
-    (fused, "transform"),
-    (fused, "transform_sums"),
-    (fused, "combine"),
+    (tiles.Launch, "__call__"),
+    (jacobi, "launch"),
+    (spectral, "launch_value"),
+    (spectral, "launch_derivative"),
+    (whitening, "forward"),
+    (whitening, "backward"),
     (DecorrelatedBatchNorm2d, "forward"),
 ]
 
@@ -52,18 +50,18 @@ def parts_of(step: Callable[[], object]) -> dict[str, list[float]]:
     """Host microseconds of every call of the functions in PARTS during a hundred steps."""
     spent: dict[str, list[float]] = {}
 
-    def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(label: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
             start = time.perf_counter()
             result = function(*args, **options)
-            spent.setdefault(name, []).append((time.perf_counter() - start) * 1e6)
+            spent.setdefault(label, []).append((time.perf_counter() - start) * 1e6)
             return result
 
         return call
 
     kept = [(owner, name, getattr(owner, name)) for owner, name in PARTS]
     for owner, name, function in kept:
-        setattr(owner, name, timed(name, function))
+        setattr(owner, name, timed(f"{owner.__name__.split('.')[-1]}.{name}", function))
     try:
         microseconds(step)
     finally:
@@ -85,7 +83,7 @@ def main() -> int:
         eager, graph = microseconds(step), microseconds(captured(step))
         print(f"{type(layer).__name__}: forward + backward {eager:.0f}, as a CUDA graph {graph:.0f}")
     for name, times in parts_of(step).items():
-        print(f"  {name:16} {len(times) / 110:.0f} times a step, {sorted(times)[len(times) // 2]:.0f} each")
+        print(f"  {name:32} {len(times) / 110:.0f} times a step, {sorted(times)[len(times) // 2]:.0f} each")
     return 0
 
 

@@ -11,11 +11,12 @@ extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, cons
 }
 #else
 extern "C" void run_value(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* given,
-                          real* out, counter* clamped, int n, double alpha, double floor) {
-    launch(blocks, threads, bytes, [=] { value(V, w, given, out, clamped, n, alpha, floor); });
+                          real* out, const real* weight, real* scaled, counter* clamped, int n, double alpha, double floor) {
+    launch(blocks, threads, bytes, [=] { value(V, w, given, out, weight, scaled, clamped, n, alpha, floor); });
 }
 extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w,
-                               const real* given, const real* G, real* out, int n, double alpha, double floor) {
-    launch(blocks, threads, bytes, [=] { derivative(V, w, given, G, out, n, alpha, floor); });
+                               const real* given, const real* G, real* out, double scale, int n, double alpha,
+                               double floor) {
+    launch(blocks, threads, bytes, [=] { derivative(V, w, given, G, out, scale, n, alpha, floor); });
 }
 #endif

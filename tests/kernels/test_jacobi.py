@@ -108,11 +108,12 @@ def test_the_solver_uses_it_and_its_gradient_is_exact(monkeypatch: pytest.Monkey
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("size", [4, 8])
-def test_layouts(size: int) -> None:
+def test_layouts(size: int, many: bool) -> None:
     """What the kernel asks of a layout: whole warps, powers of two, enough threads, memory that exists."""
     for n in range(1, 513):
-        layout = jacobi.shape(n, size, SHARED_MEMORY)
+        layout = jacobi.shape(n, size, SHARED_MEMORY, many=many)
         assert n <= layout.N
         assert layout.N % 4 == 0
         assert layout.LANES & (layout.LANES - 1) == 0
@@ -125,6 +126,16 @@ def test_layouts(size: int) -> None:
         assert layout.shared <= SHARED_MEMORY
     assert not jacobi.shape(128, size, SHARED_MEMORY).IN_GLOBAL
     assert jacobi.shape(256, size, SHARED_MEMORY).IN_GLOBAL
+
+
+@pytest.mark.parametrize("n", [14, 16, 20, 29, 32])
+def test_one_lane(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layout for thousands of matrices, with and without idle threads."""
+    assert jacobi.shape(n, 4, SHARED_MEMORY, many=True).LANES == 1
+    monkeypatch.setattr(jacobi, "_MANY", 1)
+    names, M = families(n, torch.float32, ["plain"])
+    w, V, _ = solve(M)
+    assert faults(names, M, w, V) == []
 
 
 # Starting from a basis.

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import moments, tiles
+from spectralgrad.kernels import affine, moments, tiles
 from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
 
 from .. import cases
@@ -79,15 +79,37 @@ def launches(
     monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
 ) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
     """The kernels that ``call`` would launch on an H200, with their arguments; none of them runs."""
-    seen = []
+    seen: list[Any] = []
+
+    def record(launch: tiles.Launch, device: int | None, *pointers: Any) -> None:
+        seen.append((launch.kernel, (*pointers, *launch.numbers), launch.constants))
+
     with monkeypatch.context() as patch:
         patch.setattr(tiles, "fits", lambda *_: True)
-        patch.setattr(tiles, "launch", lambda kernel, *args, **options: seen.append((kernel, args[2:], options)))
+        patch.setattr(tiles.Launch, "__call__", record)
         patch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
-        tiles.plan.cache_clear()
+        _forget_launches()
         call()
-    tiles.plan.cache_clear()
+    _forget_launches()
     return seen
+
+
+def _layout(x: Tensor) -> tiles.Layout | None:
+    return tiles.layout(x.shape, x.stride())
+
+
+def _forget_launches() -> None:
+    """They hold the number of multiprocessors."""
+    for cached in (
+        tiles.plan,
+        moments._split,
+        moments._merge,
+        affine._transform,
+        affine._sums,
+        affine._add,
+        affine._combine,
+    ):
+        cached.cache_clear()
 
 
 def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -96,17 +118,18 @@ def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, An
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    pointers = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16"}
+    pointers = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
     settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
-    settings["enable_fp_fusion"] = True  # as `tiles.launch` says
+    settings["enable_fp_fusion"] = True  # as `tiles.Launch` says
     signature, constants, attributes = {}, {}, {}
     for i, name in enumerate(kernel.arg_names):
         value = args[i] if i < len(args) else options[name]
         if i >= len(args) or value is None or (isinstance(value, int) and value == 1):
             signature[name], constants[(i,)] = "constexpr", value
         else:
-            signature[name] = pointers[value.dtype] if isinstance(value, Tensor) else "i32"
-            if isinstance(value, Tensor) or value % 16 == 0:
+            is_pointer = hasattr(value, "data_ptr")
+            signature[name] = pointers[value.dtype] if is_pointer else "fp32" if isinstance(value, float) else "i32"
+            if is_pointer or (isinstance(value, int) and value % 16 == 0):
                 attributes[(i,)] = [["tt.divisibility", 16]]
     source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=settings)
@@ -149,12 +172,12 @@ def test_operator() -> None:
 
 def test_layout() -> None:
     x = torch.empty(2, 3, 4, 5)
-    assert tiles.layout(x) == (20, 60, 20, 1)
-    assert tiles.layout(x.contiguous(memory_format=torch.channels_last)) == (20, 60, 1, 3)
-    assert tiles.layout(x[:, :, :, :1]) == (4, 60, 20, 5)
-    assert tiles.layout(x[:, :, :, 1:]) is None
-    assert tiles.layout(x.mT) is None
-    assert tiles.layout(torch.empty(6, 4)) == (1, 4, 1, 1)
+    assert _layout(x) == (20, 60, 20, 1)
+    assert _layout(x.contiguous(memory_format=torch.channels_last)) == (20, 60, 1, 3)
+    assert _layout(x[:, :, :, :1]) == (4, 60, 20, 5)
+    assert _layout(x[:, :, :, 1:]) is None
+    assert _layout(x.mT) is None
+    assert _layout(torch.empty(6, 4)) == (1, 4, 1, 1)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 24, 64, 100, 128])

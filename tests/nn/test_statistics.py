@@ -242,6 +242,24 @@ def test_eval_mode_decomposes_once_until_the_statistics_change(name: str, change
     assert torch.equal(got, fresh(x))
 
 
+def test_eval_mode_sees_updates_that_leave_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch 2.11 does them on CUDA: trained, evaluated, trained again, evaluated again."""
+
+    def without_versions(buffers: list[Tensor], values: list[Tensor], weight: float) -> None:
+        for buffer, value in zip(buffers, values, strict=True):
+            buffer.data.lerp_(value, weight)
+
+    monkeypatch.setattr(torch, "_foreach_lerp_", without_versions)
+    layer = trained(EVERY["zca"])
+    first = layer(images(4))
+    layer.train()(3 * images(4))
+    got = layer.eval()(images(4))
+    fresh = EVERY["zca"]().eval()
+    fresh.load_state_dict(layer.state_dict())
+    assert not torch.equal(got, first)
+    torch.testing.assert_close(got, fresh.to(got.dtype)(images(4)))
+
+
 def test_other_options_are_another_matrix() -> None:
     layer = trained(WHITENING["zca"])
     x = images(4)

@@ -5,13 +5,15 @@ TF32, autocast or matmul-precision flags say. Groups that share a tile share its
 reach that sample's other channels.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from . import tiles
 from .moments import MERGE_WARPS, merge_block
 from .ops import opaque
-from .tiles import Config, Layout
+from .tiles import Config, Launch, Part, Size
 
 # By tile size: of `transform`, of `combine`, of the sums. On sm_90 in TF32x3 none spills registers, but `combine` at 128.
 CONFIGS = {
@@ -34,10 +36,14 @@ SUM_CONFIGS = {
 }
 
 
+def _like(x: Tensor) -> Tensor:
+    return torch.empty_like(x, memory_format=tiles.memory_format(x))
+
+
 def _transform_fake(
     x: Tensor, A: Tensor, mean: Tensor | None, rest: Tensor | None, bias: Tensor | None, transposed: bool = False
 ) -> Tensor:
-    return torch.empty_like(x, memory_format=tiles.memory_format(x))
+    return _like(x)
 
 
 @opaque(
@@ -62,19 +68,40 @@ def transform(
     d = A.shape[1]
     if not tiles.fits(x, d):
         return transform_twin(x, A, mean, rest, bias, transposed)
-    x, where = tiles.readable(x)
-    y = _transform_fake(x, A, mean, rest, bias)
-    C, n = x.shape[1], x.shape[0] * where.positions
-    config = CONFIGS[tiles.tile_of(d)]
-    plan = tiles.plan(C, d, n, config, x.device.index)
-    tiles.launch(
-        tiles.device_code("affine").transform, (plan.tiles, plan.splits), x,
-        x, y, A, mean, rest, bias, C, where.positions, n, *_strides(where), *_strides(_written(y)), plan.chunk,
+    return transform_by(x, A, mean, rest, bias, d, transposed)
+
+
+def transform_by(x: Tensor, A: Any, mean: Any, rest: Any, bias: Any, d: int, transposed: bool = False) -> Tensor:
+    """`transform` by the kernel; A, mean, rest and bias may be parts of a buffer."""
+    x = tiles.readable(x)
+    y = _like(x)
+    given, kinds = (mean is not None, rest is not None), (x.dtype, None if bias is None else bias.dtype)
+    launch = _transform(x.shape, x.stride(), y.stride(), d, x.device.index, transposed, given, kinds)
+    launch(x.device.index, x, y, A, mean, rest, bias)
+    return y
+
+
+@tiles.launches
+def _transform(
+    shape: Size,
+    strides: Size,
+    y_strides: Size,
+    d: int,
+    device: int | None,
+    transposed: bool,
+    given: tuple[bool, bool],
+    kinds: tuple[torch.dtype, torch.dtype | None],
+) -> Launch:
+    where, to = tiles.known_layout(shape, strides), tiles.known_layout(shape, y_strides)
+    C, n, config = shape[1], shape[0] * where.positions, CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    return Launch(
+        tiles.device_code("affine").transform, (plan.tiles, plan.splits),
+        (C, where.positions, n, *where[1:], *to[1:], plan.chunk),
         D=d, G=plan.together, T=plan.tile, K=config.block, J=config.depth, PRECISION=tiles.PRECISION,
-        TRANSPOSED=transposed, HAS_MEAN=mean is not None, HAS_REST=rest is not None, HAS_BIAS=bias is not None,
+        TRANSPOSED=transposed, HAS_MEAN=given[0], HAS_REST=given[1], HAS_BIAS=kinds[1] is not None,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-    return y
 
 
 def transform_twin(
@@ -113,27 +140,81 @@ def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, rest: Tensor
     d = C // groups
     if not (tiles.fits(x, d) and tiles.fits(g, d)):
         return transform_sums_twin(g, x, groups, mean, rest)
-    code = tiles.device_code("affine")
-    (g, g_where), (x, where) = tiles.readable(g), tiles.readable(x)
-    n = x.shape[0] * where.positions
-    config = SUM_CONFIGS[tiles.tile_of(d)]
-    plan = tiles.plan(C, d, n, config, x.device.index)
-    products = torch.empty((plan.splits, C, d), dtype=torch.float32, device=x.device)
-    sums = torch.empty((plan.splits, C), dtype=torch.float32, device=x.device)
-    tiles.launch(
-        code.products_of_splits, (plan.tiles, plan.splits), x,
-        g, x, mean, rest, products, sums, C, where.positions, n, *_strides(g_where), *_strides(where), plan.chunk,
-        D=d, G=plan.together, T=plan.tile, K=config.block, PRECISION=tiles.PRECISION, HAS_REST=rest is not None,
+    product, total = _transform_sums_fake(g, x, groups, mean, rest)
+    splits, parts = split_sums(g, x, groups, mean, rest)
+    _add("add_splits", splits, x.device.index, C, groups)(x.device.index, *parts, product, total)
+    return product, total
+
+
+def sums_of_step(
+    g: Tensor,
+    x: Tensor,
+    groups: int,
+    mean: Any,
+    rest: Any,
+    weight: Any,
+    A: Any,
+    dA: Any,
+    dweight: Any,
+    dbias: Any,
+    shift: Any,
+) -> None:
+    """`transform_sums` by the kernels, into memory that is there: tensors or parts. dA = weight * Q, dweight = diag(Q A^T),
+    dbias = s, shift = s / n. Without a weight there is no dweight."""
+    splits, parts = split_sums(g, x, groups, mean, rest)
+    device, C = x.device.index, x.shape[1]
+    add = _add("add_gradients", splits, device, C, groups, (x.numel() // C,), weight is not None)
+    add(device, *parts, weight, A, dA, dweight, dbias, shift)
+
+
+def split_sums(g: Tensor, x: Tensor, groups: int, mean: Any, rest: Any) -> tuple[int, list[Part]]:
+    """The number of splits, and their products (splits, C, d) and sums (splits, C)."""
+    g, x = tiles.readable(g), tiles.readable(x)
+    device, C = x.device.index, x.shape[1]
+    splits, launch = _sums(x.shape, g.stride(), x.stride(), C // groups, device, rest is not None, (g.dtype, x.dtype))
+    parts = tiles.parts(x, splits * C * (C // groups), splits * C)
+    launch(device, g, x, mean, rest, *parts)
+    return splits, parts
+
+
+@tiles.launches
+def _sums(
+    shape: Size,
+    g_strides: Size,
+    strides: Size,
+    d: int,
+    device: int | None,
+    has_rest: bool,
+    kinds: tuple[torch.dtype, torch.dtype],
+) -> tuple[int, Launch]:
+    of_g, where = tiles.known_layout(shape, g_strides), tiles.known_layout(shape, strides)
+    C, n, config = shape[1], shape[0] * where.positions, SUM_CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    launch = Launch(
+        tiles.device_code("affine").products_of_splits, (plan.tiles, plan.splits),
+        (C, where.positions, n, *of_g[1:], *where[1:], plan.chunk),
+        D=d, G=plan.together, T=plan.tile, K=config.block, PRECISION=tiles.PRECISION, HAS_REST=has_rest,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-    product, total = _transform_sums_fake(g, x, groups, mean, rest)
-    width = 1 << (d - 1).bit_length()
-    tiles.launch(
-        code.add_splits, (C,), x,
-        products, sums, product, total, C, plan.splits,
-        D=d, WIDTH=width, B=merge_block(width), num_warps=MERGE_WARPS,
+    return plan.splits, launch
+
+
+@tiles.launches
+def _add(
+    name: str,
+    splits: int,
+    device: int | None,
+    C: int,
+    groups: int,
+    numbers: tuple[int, ...] = (),
+    has_weight: bool | None = None,
+) -> Launch:
+    width = 1 << (C // groups - 1).bit_length()
+    flags = {} if has_weight is None else {"HAS_WEIGHT": has_weight}
+    return Launch(
+        getattr(tiles.device_code("affine"), name), (C,), (C, splits, *numbers),
+        D=C // groups, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
     )  # fmt: skip
-    return product, total
 
 
 def transform_sums_twin(g: Tensor, x: Tensor, groups: int, mean: Tensor, rest: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -144,7 +225,7 @@ def transform_sums_twin(g: Tensor, x: Tensor, groups: int, mean: Tensor, rest: T
 
 
 def _combine_fake(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, rest: Tensor | None, shift: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=tiles.memory_format(x))
+    return _like(x)
 
 
 @opaque(
@@ -169,35 +250,44 @@ def combine(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, rest: Tens
     d = A.shape[1]
     if not (tiles.fits(x, d) and tiles.fits(g, d)):
         return combine_twin(g, x, A, S, mean, rest, shift)
-    (g, g_where), (x, where) = tiles.readable(g), tiles.readable(x)
-    y = _combine_fake(g, x, A, S, mean, rest, shift)
-    C, n = x.shape[1], x.shape[0] * where.positions
-    config = COMBINE_CONFIGS[tiles.tile_of(d)]
-    plan = tiles.plan(C, d, n, config, x.device.index)
-    tiles.launch(
-        tiles.device_code("affine").combine, (plan.tiles, plan.splits), x,
-        g, x, y, A, S, mean, rest, shift, C, where.positions, n,
-        *_strides(g_where), *_strides(where), *_strides(_written(y)), plan.chunk,
-        D=d, G=plan.together, T=plan.tile, K=config.block, J=config.depth, PRECISION=tiles.PRECISION,
-        HAS_REST=rest is not None, num_warps=config.warps, num_stages=config.stages,
-    )  # fmt: skip
+    return combine_by(g, x, A, S, mean, rest, shift, d)
+
+
+def combine_by(g: Tensor, x: Tensor, A: Any, S: Any, mean: Any, rest: Any, shift: Any, d: int) -> Tensor:
+    """`combine` by the kernel; all but g and x may be parts of a buffer."""
+    g, x = tiles.readable(g), tiles.readable(x)
+    y = _like(x)
+    launch = _combine(x.shape, g.stride(), x.stride(), y.stride(), d, x.device.index, rest is not None, (g.dtype, x.dtype))
+    launch(x.device.index, g, x, y, A, S, mean, rest, shift)
     return y
+
+
+@tiles.launches
+def _combine(
+    shape: Size,
+    g_strides: Size,
+    strides: Size,
+    y_strides: Size,
+    d: int,
+    device: int | None,
+    has_rest: bool,
+    kinds: tuple[torch.dtype, torch.dtype],
+) -> Launch:
+    of_g, where, to = (tiles.known_layout(shape, each) for each in (g_strides, strides, y_strides))
+    C, n, config = shape[1], shape[0] * where.positions, COMBINE_CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    return Launch(
+        tiles.device_code("affine").combine, (plan.tiles, plan.splits),
+        (C, where.positions, n, *of_g[1:], *where[1:], *to[1:], plan.chunk),
+        D=d, G=plan.together, T=plan.tile, K=config.block, J=config.depth, PRECISION=tiles.PRECISION,
+        HAS_REST=has_rest, num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
 
 
 def combine_twin(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, rest: Tensor | None, shift: Tensor) -> Tensor:
     """`combine` in plain torch."""
     X, G = _centred(x, len(A), mean, rest), _centred(g, len(A), shift, None)
     return tiles.ungrouped(torch.bmm(A.mT.to(G.dtype), G) + torch.bmm(S.to(X.dtype), X), x)
-
-
-def _strides(where: Layout) -> tuple[int, int, int]:
-    return where.by_image, where.by_channel, where.by_position
-
-
-def _written(y: Tensor) -> Layout:
-    where = tiles.layout(y)
-    assert where is not None
-    return where
 
 
 def _column(v: Tensor, X: Tensor) -> Tensor:

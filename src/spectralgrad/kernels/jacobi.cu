@@ -28,6 +28,7 @@ constexpr int VEC = 16 / sizeof(real);                        // a lane moves 16
 constexpr int CHUNKS = N / VEC;                               // of a row
 constexpr int STEPS = (CHUNKS + LANES - 1) / LANES;           // chunks of a row that a lane holds
 constexpr int SLOTS = TEAM / LANES;                           // pairs in flight
+constexpr bool SOME_IDLE = N / 2 % SLOTS != 0;                // in the last turn of a round some slots have no pair
 constexpr int STRIDE = N + VEC;                               // from row to row; columns then fall into several banks
 constexpr int WIDTH = TEAM < 32 ? TEAM : 32;                  // threads that take a row, or a column, at a time
 constexpr int SHARE = (N + WIDTH - 1) / WIDTH;                // entries of it for each of them
@@ -85,17 +86,18 @@ __device__ __forceinline__ real reciprocal(real x) {
 
 // Make rows p and q orthogonal; `length` holds the squares of their norms and follows. `cosine` and `sine` become the largest
 // squares met so far: of the cosine between two rows, and of the sine of a rotation. All threads of a warp come here, for
-// the sums; an idle one changes nothing.
+// the sums; an idle one touches no row.
 __device__ __forceinline__ void turn(real* G, real* length, int p, int q, int lane, bool idle, real& cosine, real& sine) {
     Chunk* P = reinterpret_cast<Chunk*>(G + p * STRIDE);
     Chunk* Q = reinterpret_cast<Chunk*>(G + q * STRIDE);
     Chunk x[STEPS], y[STEPS];
-    const real a = length[p], b = length[q], ab = a * b;
+    idle = SOME_IDLE && idle;
+    const real a = idle ? real(1) : length[p], b = idle ? real(1) : length[q], ab = a * b;
     real c = 0;
     #pragma unroll
     for (int k = 0; k < STEPS; ++k) {
         const int i = lane + k * LANES;
-        if (CHUNKS % LANES == 0 || i < CHUNKS) {
+        if (!idle && (CHUNKS % LANES == 0 || i < CHUNKS)) {
             x[k] = P[i];
             y[k] = Q[i];
             real partial = 0;  // a sum of its own for each chunk: short chains

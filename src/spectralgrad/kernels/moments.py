@@ -5,12 +5,14 @@ them by Chan's formula, in a fixed order and without atomics: the same bits in e
 standard deviations too, and whatever TF32, autocast or matmul-precision flags say.
 """
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
 from . import tiles
 from .ops import opaque
-from .tiles import Config
+from .tiles import Config, Launch, Part, Size
 
 # By tile size. Each warp holds its part of two operands of `block` samples, in registers and twice, high and low bits.
 CONFIGS = {
@@ -50,29 +52,79 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     if not tiles.fits(x, x.shape[1] // groups):
         return grouped_moments_twin(x, groups)
-    code = tiles.device_code("moments")
-    x, where = tiles.readable(x)
-    C = x.shape[1]
-    d, n = C // groups, x.shape[0] * where.positions
+    mean, rest, scatter = _fake(x, groups)
+    splits = split_moments(x, groups)
+    device = x.device.index
+    _merge("merge_moments", splits.plan, device, x.shape[1], groups, x.numel() // x.shape[1])(
+        device, *splits.parts, mean, rest, scatter
+    )
+    return mean, rest, scatter
+
+
+def grouped_covariances(
+    x: Tensor, groups: int, mean: Any, rest: Any, covariance: Any, shifted: Any, eps: float, running: Any, momentum: float
+) -> None:
+    """Mean, rest and scatter / n of `grouped_moments` by the kernels, into memory that is there: tensors or parts.
+
+    Args:
+        shifted: (groups, d, d), gets covariance + eps I.
+        running: a mean (C,), a covariance (groups, d, d) and an int64 number of batches, updated by ``momentum``; or None.
+    """
+    splits = split_moments(x, groups)
+    device, C, numbers = x.device.index, x.shape[1], (eps, momentum)
+    merge = _merge("merge_covariances", splits.plan, device, C, groups, x.numel() // C, numbers, running is not None)
+    merge(device, *splits.parts, mean, rest, covariance, shifted, *(running or (None, None, None)))
+
+
+class Splits(NamedTuple):
+    plan: tiles.Plan
+    parts: list[Part]  # scatters (splits, C, d), shifts and means (splits, C) of the samples of each program
+
+
+def split_moments(x: Tensor, groups: int) -> Splits:
+    """The first kernel."""
+    x = tiles.readable(x)
+    device, C = x.device.index, x.shape[1]
+    plan, launch = _split(x.shape, x.stride(), x.dtype, groups, device)
+    parts = tiles.parts(x, plan.splits * C * (C // groups), plan.splits * C, plan.splits * C)
+    launch(device, x, *parts)
+    return Splits(plan, parts)
+
+
+@tiles.launches
+def _split(shape: Size, strides: Size, dtype: torch.dtype, groups: int, device: int | None) -> tuple[tiles.Plan, Launch]:
+    where = tiles.known_layout(shape, strides)
+    C = shape[1]
+    d, n = C // groups, shape[0] * where.positions
     config = CONFIGS[tiles.tile_of(d)]
-    plan = tiles.plan(C, d, n, config, x.device.index)
-    scatters = torch.empty((plan.splits, C, d), dtype=torch.float32, device=x.device)
-    shifts = torch.empty((plan.splits, C), dtype=torch.float32, device=x.device)
-    means = torch.empty_like(shifts)
-    tiles.launch(
-        code.moments_of_splits, (plan.tiles, plan.splits), x,
-        x, scatters, shifts, means, C, where.positions, n, where.by_image, where.by_channel, where.by_position, plan.chunk,
+    plan = tiles.plan(C, d, n, config, device)
+    launch = Launch(
+        tiles.device_code("moments").moments_of_splits, (plan.tiles, plan.splits),
+        (C, where.positions, n, where.by_image, where.by_channel, where.by_position, plan.chunk),
         D=d, G=plan.together, T=plan.tile, K=config.block, FEW=_FEW, PRECISION=tiles.PRECISION,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-    mean, rest, scatter = _fake(x, groups)
-    width = 1 << (d - 1).bit_length()
-    tiles.launch(
-        code.merge_moments, (C,), x,
-        scatters, shifts, means, mean, rest, scatter, C, n, plan.chunk, plan.splits,
-        D=d, WIDTH=width, B=merge_block(width), num_warps=MERGE_WARPS,
+    return plan, launch
+
+
+@tiles.launches
+def _merge(
+    name: str,
+    plan: tiles.Plan,
+    device: int | None,
+    C: int,
+    groups: int,
+    samples: int,
+    numbers: tuple[float, ...] = (),
+    has_running: bool | None = None,
+) -> Launch:
+    """The second kernel."""
+    width = 1 << (C // groups - 1).bit_length()
+    flags = {} if has_running is None else {"HAS_RUNNING": has_running}
+    return Launch(
+        getattr(tiles.device_code("moments"), name), (C,), (C, samples, plan.chunk, plan.splits, *numbers),
+        D=C // groups, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
     )  # fmt: skip
-    return mean, rest, scatter
 
 
 def merge_block(width: int) -> int:

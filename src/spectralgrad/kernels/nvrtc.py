@@ -63,6 +63,11 @@ def shared_memory(device: int) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10)) - _RESERVED
 
 
+def address(x: Any) -> ctypes.c_void_p:
+    """Of the first number of a tensor, or of anything with a data_ptr; null for None."""
+    return ctypes.c_void_p(None if x is None else x.data_ptr())
+
+
 class Kernel:
     """One compiled function, loaded on one device.
 

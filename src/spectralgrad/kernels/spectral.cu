@@ -117,9 +117,11 @@ __device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
 __device__ __forceinline__ real inside(const real* X, int n, int i, int j) { return i < n && j < n ? X[i * n + j] : real(0); }
 
 // out = V diag(f(w)) V^T; for KIND GIVEN diag(given). Adds the number of eigenvalues that are zero to rounding to *clamped.
+// `scaled`, unless it is null, gets the rows of out times `weight` (n for each matrix), or times 1 where that is null.
 extern "C" __global__ void __launch_bounds__(THREADS)
 value(const real* __restrict__ V, const real* __restrict__ w, const real* __restrict__ given, real* __restrict__ out,
-      unsigned long long* clamped, int n, double alpha, double floor) {
+      const real* __restrict__ weight, real* __restrict__ scaled, unsigned long long* clamped, int n, double alpha,
+      double floor) {
     SHARED(shared);
     real* Ut = reinterpret_cast<real*>(shared);  // V^T
     real* y = Ut + N * STRIDE;
@@ -135,13 +137,19 @@ value(const real* __restrict__ V, const real* __restrict__ w, const real* __rest
     __syncthreads();
     real acc[TILE][TILE];
     product(acc, n, Ut, Ut, y);
-    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = x; });
+    each(acc, [&](int i, int j, real x) {
+        if (i >= n || j >= n) return;
+        const int64 row = matrix * n + i;
+        out[row * n + j] = x;
+        if (scaled) scaled[row * n + j] = weight ? weight[row] * x : x;
+    });
 }
 
-// out = V (F * (V^T sym(G) V)) V^T; for KIND GIVEN F is given, (n, n) for each matrix.
+// out = scale V (F * (V^T sym(G) V)) V^T; for KIND GIVEN F is given, (n, n) for each matrix.
 extern "C" __global__ void __launch_bounds__(THREADS)
 derivative(const real* __restrict__ V, const real* __restrict__ w, const real* __restrict__ given,
-           const real* __restrict__ G, real* __restrict__ out, int n, double alpha, double floor) {
+           const real* __restrict__ G, real* __restrict__ out, double scale, int n, double alpha,
+           double floor) {
     SHARED(shared);
     real* U = reinterpret_cast<real*>(shared);
     real* Ut = U + N * STRIDE;
@@ -185,5 +193,5 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     each(acc, keep);
     __syncthreads();
     product(acc, n, Ut, X, nullptr);  // V (F * E V^T)
-    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = x; });
+    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = real(scale) * x; });
 }

@@ -3,14 +3,16 @@
 The plain-torch twin is `linalg.functions.Spectral` with linalg/scalars.py.
 """
 
-from ctypes import c_double, c_int, c_void_p
+from contextlib import AbstractContextManager, nullcontext
+from ctypes import c_double, c_int
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import nvrtc
+from .nvrtc import address
 
 _LARGEST = 128
 
@@ -66,7 +68,12 @@ def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.d
 def runs_on(V: Tensor) -> bool:
     """Whether the kernels take eigenvectors (*B, n, n) like ``V``."""
     n = V.shape[-1]
-    return nvrtc.takes(V) and n <= _LARGEST and shape(n, V.dtype.itemsize).shared <= nvrtc.shared_memory(V.device.index)
+    return nvrtc.takes(V) and fits(n, V.dtype, V.device.index)
+
+
+def fits(n: int, dtype: torch.dtype, device: int) -> bool:
+    """Whether a matrix of ``n`` rows lies in a block's shared memory three times."""
+    return n <= _LARGEST and shape(n, dtype.itemsize).shared <= nvrtc.shared_memory(device)
 
 
 def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clamped: Tensor | None) -> Tensor:
@@ -75,40 +82,51 @@ def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clampe
     Args:
         clamped: an int64 counter that gets the number of eigenvalues that were zero to rounding; None counts none.
     """
-    V, w = V.contiguous(), w.contiguous()
+    V, w, given = V.contiguous(), w.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
-    counter = None if clamped is None else clamped.data_ptr()
-    _launch("value", V, w, function, given, [c_void_p(out.data_ptr()), c_void_p(counter)])
+    with _device_of(V):
+        launch_value(V, w, function, given, out, None, None, clamped, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
     return out
 
 
-def derivative(V: Tensor, w: Tensor, function: Function, given: Tensor | None, G: Tensor) -> Tensor:
-    """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
-    V, w, G = V.contiguous(), w.contiguous(), G.contiguous()
+def derivative(V: Tensor, w: Tensor, function: Function, given: Tensor | None, G: Tensor, scale: float = 1.0) -> Tensor:
+    """scale V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
+    V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
-    _launch("derivative", V, w, function, given, [c_void_p(G.data_ptr()), c_void_p(out.data_ptr())])
+    with _device_of(V):
+        launch_derivative(V, w, function, given, G, out, scale, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
     return out
 
 
-def _launch(name: str, V: Tensor, w: Tensor, function: Function, given: Tensor | None, pointers: list[c_void_p]) -> None:
-    n, device = V.shape[-1], V.device.index
-    if device != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            return _launch(name, V, w, function, given, pointers)
-    given = None if given is None else given.contiguous()
-    kernel, threads = _kernel(name, function.kind, function.border, function.floor is not None, n, V.dtype, device)
-    return kernel.launch(
-        device,
-        V.numel() // (n * n),
-        threads,
-        c_void_p(V.data_ptr()),
-        c_void_p(w.data_ptr()),
-        c_void_p(None if given is None else given.data_ptr()),
-        *pointers,
-        c_int(n),
-        c_double(function.alpha),
-        c_double(function.floor or 0.0),
-    )
+def launch_value(
+    V: Any, w: Any, function: Function, given: Any, out: Any, weight: Any, scaled: Any, clamped: Any, batch: int, n: int,
+    like: Tensor,
+) -> None:  # fmt: skip
+    """`value` into memory that is there: contiguous, of the dtype and on the device of ``like``, which is the current one.
+
+    ``scaled``, unless it is None, gets the rows of the result times ``weight`` (*B, n), or times 1 where that is None.
+    """
+    arguments = [address(x) for x in (V, w, given, out, weight, scaled, clamped)]
+    _launch("value", function, batch, n, like, arguments)
+
+
+def launch_derivative(
+    V: Any, w: Any, function: Function, given: Any, G: Any, out: Any, scale: float, batch: int, n: int, like: Tensor
+) -> None:
+    """`derivative` into memory that is there; see `launch_value`."""
+    arguments = [*(address(x) for x in (V, w, given, G, out)), c_double(scale)]
+    _launch("derivative", function, batch, n, like, arguments)
+
+
+def _launch(name: str, function: Function, batch: int, n: int, like: Tensor, arguments: list[Any]) -> None:
+    device = like.device.index
+    kernel, threads = _kernel(name, function.kind, function.border, function.floor is not None, n, like.dtype, device)
+    kernel.launch(device, batch, threads, *arguments, c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
+
+
+def _device_of(V: Tensor) -> AbstractContextManager[Any]:
+    device = V.device.index
+    return nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 @lru_cache(maxsize=1024)

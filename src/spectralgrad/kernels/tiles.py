@@ -6,6 +6,7 @@ as many groups of d channels as fit into T = max(16, d rounded up to a power of 
 
 import importlib.util
 import os
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ _LARGEST_INDEX = 2**31 - 1  # samples are counted in 32 bits; offsets between sa
 _ANY_MULTIPROCESSORS = 4  # for the interpreter: enough for several splits of a small test
 _AMPERE, _WIDE = 8, (9, 10)  # TF32 products need Ampere; tiles above 32 the shared memory and wgmma of sm_90 and sm_100
 _LARGEST_ELSEWHERE = 32
+_ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
+launches = lru_cache(maxsize=1024)  # of functions from shapes, strides and dtypes to a Launch
+
+Size = tuple[int, ...]
 
 
 class Config(NamedTuple):
@@ -106,10 +111,11 @@ def plan(channels: int, group_size: int, samples: int, config: Config, device: i
     return Plan(tile, together, tiles, chunk, -(-samples // chunk))
 
 
-def layout(x: Tensor) -> Layout | None:
+@lru_cache(maxsize=4096)
+def layout(shape: Size, strides: Size) -> Layout | None:
     """The three strides of (N, C, *), or None where the positions have no common one."""
     positions, by_position = 1, 1
-    for size, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+    for size, stride in zip(reversed(shape[2:]), reversed(strides[2:]), strict=True):
         if size == 1:
             continue
         if positions == 1:
@@ -117,17 +123,19 @@ def layout(x: Tensor) -> Layout | None:
         elif stride != by_position * positions:
             return None
         positions *= size
-    return Layout(positions, x.stride(0), x.stride(1), by_position)
+    return Layout(positions, strides[0], strides[1], by_position)
 
 
-def readable(x: Tensor) -> tuple[Tensor, Layout]:
+def readable(x: Tensor) -> Tensor:
     """``x``, copied only where its positions have no common stride."""
-    where = layout(x)
-    if where is None:
-        x = x.contiguous()
-        where = layout(x)
-        assert where is not None
-    return x, where
+    return x if layout(x.shape, x.stride()) is not None else x.contiguous()
+
+
+def known_layout(shape: Size, strides: Size) -> Layout:
+    """`layout` of what is readable."""
+    where = layout(shape, strides)
+    assert where is not None
+    return where
 
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -141,14 +149,84 @@ def memory_format(x: Tensor) -> torch.memory_format:
     return last
 
 
-def launch(kernel: Any, grid: tuple[int, ...], x: Tensor, *args: Any, **options: Any) -> None:
-    """``kernel[grid](*args)`` on the device of ``x``: Triton launches on the current one."""
-    options["enable_fp_fusion"] = True  # a * b + c in one rounding: Triton 3.9 warns where this is left open
-    if x.is_cuda and x.device.index != torch.cuda.current_device():
-        with torch.cuda.device(x.device):
-            kernel[grid](*args, **options)
-    else:
-        kernel[grid](*args, **options)
+class Part(NamedTuple):
+    """Some numbers of a float32 buffer: a tensor for kernels alone, without the cost of making one."""
+
+    buffer: Tensor
+    first: int
+    size: int
+    address: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def tensor(self) -> Tensor:
+        return self.buffer[self.first : self.first + self.size]
+
+
+def parts(x: Tensor, *sizes: int) -> list[Part]:
+    """Parts of a new buffer on the device of ``x``, each aligned."""
+    places, total = _places(sizes)
+    buffer = torch.empty(total, dtype=torch.float32, device=x.device)
+    start = buffer.data_ptr()
+    return [Part(buffer, first, size, start + 4 * first) for first, size in zip(places, sizes, strict=True)]
+
+
+@lru_cache
+def _places(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
+    places, total = [], 0
+    for size in sizes:
+        places.append(total)
+        total += -(-size * 4 // _ALIGNED) * _ALIGNED // 4
+    return tuple(places), total
+
+
+class Launch:
+    """A Triton kernel with its grid, numbers and constants: pointers are all that is left to give.
+
+    Triton looks at every argument of every launch, and asks the driver about every pointer, to find the kernel that it
+    compiled for arguments of their kind. On the host of an H200 that takes 70 us, more than the kernel itself. So what it
+    found is kept here and launched directly, where all pointers are aligned as they were the first time.
+
+    Args:
+        kernel: parameters are pointers, numbers and compile-time constants, in this order.
+        grid: programs.
+        numbers: in the order of the parameters.
+        constants: by name, with num_warps and num_stages.
+    """
+
+    def __init__(self, kernel: Any, grid: tuple[int, ...], numbers: tuple[float, ...], **constants: Any) -> None:
+        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
+        self._run: Callable[..., None] | None = None
+        self._rest: tuple[Any, ...] = ()
+
+    def __call__(self, device: int | None, *pointers: Any) -> None:
+        """Run on ``device``; None is the interpreter.
+
+        Args:
+            pointers: tensors, parts or None; which are None, and the dtypes, are the same in every call.
+        """
+        if device is not None and device != torch.cuda.current_device():  # Triton launches on the current one
+            with torch.cuda.device(device):
+                self(device, *pointers)
+            return
+        addresses = [None if x is None else x.data_ptr() for x in pointers]
+        aligned = not any(address % _ALIGNED for address in addresses if address is not None)
+        if aligned and self._run is not None:
+            assert device is not None
+            self._run(*addresses, *self._rest, stream=torch._C._cuda_getCurrentRawStream(device))
+            return
+        tensors = (x.tensor() if isinstance(x, Part) else x for x in pointers)
+        # a * b + c in one rounding: Triton 3.9 warns where this is left open
+        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants, enable_fp_fusion=True)
+        if aligned and device is not None:
+            last = self.kernel.arg_names[len(pointers) + len(self.numbers) :]
+            self._rest = (*self.numbers, *(self.constants[name] for name in last))
+            self._run = compiled[(*self.grid, 1, 1)[:3]]
 
 
 def grouped(x: Tensor, groups: int) -> Tensor:

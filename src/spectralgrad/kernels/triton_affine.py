@@ -61,6 +61,31 @@ def products_of_splits(
 
 
 @triton.jit
+def _added(
+    products: tl.tensor,
+    sums: tl.tensor,
+    channel: tl.tensor,
+    columns: tl.tensor,  # (WIDTH,)
+    C: tl.tensor,
+    splits: tl.tensor,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    B: tl.constexpr,
+) -> tl.tensor:
+    """The sums over splits for one channel's row (WIDTH,), and for the channel, always in the same order."""
+    row = tl.zeros((B, WIDTH), dtype=tl.float32)
+    own = tl.zeros((B,), dtype=tl.float32)
+    for first in range(0, splits, B):
+        split = first + tl.arange(0, B)
+        exists = split < splits
+        mask = exists[:, None] & (columns < D)[None, :]
+        where = (split.to(tl.int64) * C + channel) * D
+        row += tl.load(products + where[:, None] + columns[None, :], mask=mask, other=0.0)
+        own += tl.load(sums + split * C + channel, mask=exists, other=0.0)
+    return tl.sum(row, 0), tl.sum(own, 0)
+
+
+@triton.jit
 def add_splits(
     products: tl.tensor,
     sums: tl.tensor,
@@ -72,20 +97,41 @@ def add_splits(
     WIDTH: tl.constexpr,
     B: tl.constexpr,
 ) -> None:
-    """The sum over splits for one channel's row, always in the same order."""
-    channel = tl.program_id(0)
-    columns = tl.arange(0, WIDTH)
-    row = tl.zeros((B, WIDTH), dtype=tl.float32)
-    own = tl.zeros((B,), dtype=tl.float32)
-    for first in range(0, splits, B):
-        split = first + tl.arange(0, B)
-        exists = split < splits
-        mask = exists[:, None] & (columns < D)[None, :]
-        where = (split.to(tl.int64) * C + channel) * D
-        row += tl.load(products + where[:, None] + columns[None, :], mask=mask, other=0.0)
-        own += tl.load(sums + split * C + channel, mask=exists, other=0.0)
-    tl.store(product + channel * D + columns, tl.sum(row, 0), mask=columns < D)
-    tl.store(total + channel, tl.sum(own, 0))
+    """The sums over splits, for one channel's row."""
+    channel, columns = tl.program_id(0), tl.arange(0, WIDTH)
+    row, own = _added(products, sums, channel, columns, C, splits, D, WIDTH, B)
+    tl.store(product + channel * D + columns, row, mask=columns < D)
+    tl.store(total + channel, own)
+
+
+@triton.jit
+def add_gradients(
+    products: tl.tensor,
+    sums: tl.tensor,
+    weight: tl.tensor,  # (C,)
+    A: tl.tensor,  # (C, D)
+    dA: tl.tensor,  # (C, D)
+    dweight: tl.tensor,  # (C,)
+    dbias: tl.tensor,  # (C,)
+    shift: tl.tensor,  # (C,): dbias over samples
+    C: tl.tensor,
+    splits: tl.tensor,
+    samples: tl.tensor,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    B: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+) -> None:
+    """`add_splits` for a training step: dA = weight * Q, dweight = diag(Q A^T), dbias = s, for one channel's row."""
+    channel, columns = tl.program_id(0), tl.arange(0, WIDTH)
+    row, own = _added(products, sums, channel, columns, C, splits, D, WIDTH, B)
+    inside = columns < D
+    if HAS_WEIGHT:
+        tl.store(dweight + channel, tl.sum(row * tl.load(A + channel * D + columns, mask=inside, other=0.0), 0))
+        row *= tl.load(weight + channel)
+    tl.store(dA + channel * D + columns, row, mask=inside)
+    tl.store(dbias + channel, own)
+    tl.store(shift + channel, own / (samples * 1.0))
 
 
 @triton.jit

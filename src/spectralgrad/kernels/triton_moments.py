@@ -62,13 +62,12 @@ def moments_of_splits(
 
 
 @triton.jit
-def merge_moments(
+def _merged(
     scatters: tl.tensor,
     shifts: tl.tensor,
     means: tl.tensor,
-    mean: tl.tensor,  # (C,)
-    rest: tl.tensor,  # (C,)
-    scatter: tl.tensor,  # (C, D)
+    channel: tl.tensor,
+    columns: tl.tensor,  # (WIDTH,)
     C: tl.tensor,
     samples: tl.tensor,
     chunk: tl.tensor,
@@ -76,15 +75,13 @@ def merge_moments(
     D: tl.constexpr,
     WIDTH: tl.constexpr,
     B: tl.constexpr,
-) -> None:
-    """Chan's formula for one channel's row: S = sum S_i + n_i (m_i - m)(m_i - m)^T, always in the same order.
+) -> tl.tensor:
+    """One channel's row of the scatter up to the diagonal (WIDTH,), its mean, and what rounding leaves in that.
 
-    All means are taken relative to the mean of the shifts: small numbers, however large the mean. Only entries up to the
-    diagonal are computed and written to both sides: symmetric to the last bit.
+    Chan's formula, S = sum S_i + n_i (m_i - m)(m_i - m)^T, always in the same order. All means are taken relative to the
+    mean of the shifts: small numbers, however large the mean.
     """
-    channel = tl.program_id(0)
     group = channel // D * D
-    columns = tl.arange(0, WIDTH)
     inside = group + columns <= channel
     here = group + columns == channel
     whole = samples * 1.0  # where it is 1, Triton makes it a plain number
@@ -120,14 +117,100 @@ def merge_moments(
         own = tl.sum(tl.where(here[None, :], m, 0.0), 1)  # (B,)
         part = tl.load(scatters + ((split.to(tl.int64) * C + channel) * D)[:, None] + columns[None, :], mask=mask, other=0.0)
         row += tl.where(mask, part + (n * own)[:, None] * m, 0.0)
-    value = tl.sum(row, 0)
-    tl.store(scatter + channel * D + columns, value, mask=inside)
-    tl.store(scatter + (group + columns) * D + (channel - group), value, mask=inside)
 
     # a + b = mean + rest exactly (Knuth), so that a large mean costs no digits later.
     a = tl.sum(tl.where(here, origin, 0.0), 0)
     b = tl.sum(tl.where(here, centre, 0.0), 0)
-    rounded = a + b
-    part_of_b = rounded - a
-    tl.store(mean + channel, rounded)
-    tl.store(rest + channel, (a - (rounded - part_of_b)) + (b - part_of_b))
+    mean = a + b
+    part_of_b = mean - a
+    return tl.sum(row, 0), mean, (a - (mean - part_of_b)) + (b - part_of_b)
+
+
+@triton.jit
+def _store_row(to: tl.tensor, value: tl.tensor, channel: tl.tensor, columns: tl.tensor, D: tl.constexpr) -> None:
+    """A row up to the diagonal, to both sides of it: symmetric to the last bit."""
+    group = channel // D * D
+    inside = group + columns <= channel
+    tl.store(to + channel * D + columns, value, mask=inside)
+    tl.store(to + (group + columns) * D + (channel - group), value, mask=inside)
+
+
+@triton.jit
+def merge_moments(
+    scatters: tl.tensor,
+    shifts: tl.tensor,
+    means: tl.tensor,
+    mean: tl.tensor,  # (C,)
+    rest: tl.tensor,  # (C,)
+    scatter: tl.tensor,  # (C, D)
+    C: tl.tensor,
+    samples: tl.tensor,
+    chunk: tl.tensor,
+    splits: tl.tensor,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    B: tl.constexpr,
+) -> None:
+    """Mean and scatter of all splits, for one channel's row."""
+    channel, columns = tl.program_id(0), tl.arange(0, WIDTH)
+    row, value, below = _merged(
+        scatters, shifts, means, channel, columns, C, samples, chunk, splits, D, WIDTH, B
+    )  # fmt: skip
+    _store_row(scatter, row, channel, columns, D)
+    tl.store(mean + channel, value)
+    tl.store(rest + channel, below)
+
+
+@triton.jit
+def _average(old: tl.tensor, new: tl.tensor, momentum: tl.tensor) -> tl.tensor:
+    """torch.lerp: exact at both ends."""
+    step = new - old
+    return tl.where(momentum < 0.5, old + momentum * step, new - step * (1.0 - momentum))
+
+
+@triton.jit
+def merge_covariances(
+    scatters: tl.tensor,
+    shifts: tl.tensor,
+    means: tl.tensor,
+    mean: tl.tensor,  # (C,)
+    rest: tl.tensor,  # (C,)
+    covariance: tl.tensor,  # (C, D)
+    shifted: tl.tensor,  # (C, D): covariance + eps I
+    running_mean: tl.tensor,  # (C,)
+    running_covariance: tl.tensor,  # (C, D)
+    count: tl.tensor,  # of batches, int64
+    C: tl.tensor,
+    samples: tl.tensor,
+    chunk: tl.tensor,
+    splits: tl.tensor,
+    eps: tl.tensor,
+    momentum: tl.tensor,
+    D: tl.constexpr,
+    WIDTH: tl.constexpr,
+    B: tl.constexpr,
+    HAS_RUNNING: tl.constexpr,
+) -> None:
+    """`merge_moments` for a training step: over the number of samples, shifted, and averaged into the running values."""
+    channel, columns = tl.program_id(0), tl.arange(0, WIDTH)
+    row, value, below = _merged(
+        scatters, shifts, means, channel, columns, C, samples, chunk, splits, D, WIDTH, B
+    )  # fmt: skip
+    row = row / (samples * 1.0)
+    group = channel // D * D
+    _store_row(covariance, row, channel, columns, D)
+    _store_row(shifted, row + tl.where(group + columns == channel, eps, 0.0), channel, columns, D)
+    tl.store(mean + channel, value)
+    tl.store(rest + channel, below)
+    if HAS_RUNNING:
+        tl.store(running_mean + channel, _average(tl.load(running_mean + channel), value, momentum))
+        to_row = running_covariance + channel * D + columns
+        to_column = running_covariance + (group + columns) * D + (channel - group)
+        below_diagonal = group + columns < channel  # the column's part without the diagonal, which the row's has
+        in_row = group + columns <= channel
+        old_row = tl.load(to_row, mask=in_row, other=0.0)
+        old_column = tl.load(to_column, mask=below_diagonal, other=0.0)
+        tl.store(to_row, _average(old_row, row, momentum), mask=in_row)
+        tl.store(to_column, _average(old_column, row, momentum), mask=below_diagonal)
+        if channel == 0:
+            tl.store(count, tl.load(count) + 1)

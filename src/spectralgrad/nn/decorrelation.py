@@ -5,20 +5,26 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import jacobi
-from spectralgrad.linalg.checks import asymmetry_tolerance, is_whole
+from spectralgrad.kernels.whitening import Running, runs_on
+from spectralgrad.linalg.checks import asymmetry_tolerance, checking, is_whole
+from spectralgrad.linalg.counters import device_counter
 from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, with_pullback
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
 from spectralgrad.linalg.scalars import InverseSqrt
-from spectralgrad.linalg.solvers import PowerDeflation, Solver
+from spectralgrad.linalg.solvers import Auto, Jacobi, PowerDeflation, Solver
 
+from .fused import Step, whitened
 from .statistics import BatchStatistics, covariance_of, identity_like, require_options
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
+
+_COUNT = "num_batches_tracked"
 
 
 class _DecorrelatedBatchNorm(BatchStatistics):
@@ -106,18 +112,59 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         tolerance = asymmetry_tolerance(covariance)
         shifted = self._shifted(covariance)
         W, pullback, basis = with_pullback(
-            "inv_sqrtm", shifted, InverseSqrt(self.eps), self.solver, tolerance, self._start_for(shifted)
+            "inv_sqrtm",
+            shifted,
+            InverseSqrt(self.eps),
+            self.solver,
+            tolerance,
+            self._start(shifted.shape, shifted.device, shifted.dtype),
         )
         self.last_basis = basis if self.warm_start and jacobi.runs_on(shifted) else None
         twice = 2 / max(samples, 1)  # a spectral function's derivative is symmetric
         return W, covariance, self._running_values(covariance, W), lambda dW: pullback(dW).mul_(twice)
 
-    def _start_for(self, covariance: Tensor) -> Tensor | None:
+    def _in_one_node(self, input: Tensor) -> tuple[Tensor, int, Tensor | None, dict[str, Tensor] | None]:
+        if not self._is_one_step(input):
+            return super()._in_one_node(input)
+        samples = input.numel() // input.shape[1]
+        self._require_samples(input, samples)
+        start = self._start((self.groups, self.group_size, self.group_size), input.device, torch.float32)
+        step = Step(self.groups, self.eps, self._averages(), device_counter("nonfinite_input", input.device), start)
+        y = whitened(input, self.weight, self.bias, step, self._composed)  # type: ignore[arg-type]
+        assert step.kept is not None
+        self.last_basis = step.of_groups(step.kept.V) if self.warm_start else None
+        return y, samples, step.of_groups(step.kept.covariance) if self.monitored else None, None
+
+    def _is_one_step(self, input: Tensor) -> bool:
+        """Whether kernels/whitening.py does all that this layer asks for."""
+        own = [self._parameters["weight"], self._parameters["bias"], self._buffers["running_mean"]]
+        own.append(self._buffers.get("running_covariance"))
+        return (
+            self.whitening == "zca"
+            and self.running == "covariance"
+            and isinstance(self.gradient, Exact)
+            and isinstance(self.solver, Auto | Jacobi)
+            and self.momentum is not None
+            and not checking(input)
+            and runs_on(input, self.group_size)
+            and all(x is None or _is_plain(x, input.device) for x in own)
+        )
+
+    def _averages(self) -> Running | None:
+        """The running values, where this pass updates them."""
+        if not (self.training and self.track_running_stats):
+            return None
+        mean, covariance, count = (self._buffers[name] for name in ("running_mean", "running_covariance", _COUNT))
+        if mean is None or covariance is None or count is None:
+            return None
+        assert self.momentum is not None
+        return Running(mean, covariance, count, self.momentum)
+
+    def _start(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The eigenvectors of the last step, if they fit."""
         V = self.last_basis
-        if not self.warm_start or V is None or V.shape != covariance.shape:
-            return None
-        return V if (V.device, V.dtype) == (covariance.device, covariance.dtype) else None
+        fits = self.warm_start and V is not None and (V.shape, V.device, V.dtype) == (shape, device, dtype)
+        return V if fits else None
 
     def _running_values(self, covariance: Tensor, W: Tensor) -> dict[str, Tensor]:
         return {"running_covariance": covariance} if self.running == "covariance" else {"running_whitening": W}
@@ -135,6 +182,11 @@ class _DecorrelatedBatchNorm(BatchStatistics):
             f"{super().extra_repr()}, whitening={self.whitening!r}, running={self.running!r}, gradient={self.gradient}, "
             f"solver={self.solver}{', warm_start=True' if self.warm_start else ''}"
         )
+
+
+def _is_plain(x: Tensor, device: torch.device) -> bool:
+    """Whether a kernel can read ``x`` as float32 numbers."""
+    return x.dtype == torch.float32 and x.device == device and type(x) in (Tensor, Parameter) and x.is_contiguous()
 
 
 def _gradient(who: str, whitening: str, gradient: Gradient | None, solver: AnySolver | NewtonSchulz) -> Gradient | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import Parameter
 
-from spectralgrad.kernels import tiles
+from spectralgrad.kernels import tiles, whitening
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.calculus import call, in_transform
@@ -67,6 +67,23 @@ class Small:
         return (dS + dS.mT).contiguous()
 
 
+@dataclass
+class Step:
+    """A training step of whitening by kernels/whitening.py: its options, and after the forward pass what was found."""
+
+    groups: int
+    eps: float
+    running: whitening.Running | None
+    nonfinite: Tensor
+    start: Tensor | None = None
+    kept: whitening.Kept | None = None
+
+    def of_groups(self, part: tiles.Part) -> Tensor:
+        """A part of what was kept as (groups, d, d)."""
+        d = round((part.size / self.groups) ** 0.5)
+        return part.tensor().view(self.groups, d, d)
+
+
 def small_graph() -> AbstractContextManager[Any]:
     """Where the small graph is built: out of reach of hooks on saved tensors.
 
@@ -81,6 +98,11 @@ def small_graph() -> AbstractContextManager[Any]:
 def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, small: Small, composition: Composition) -> Tensor:
     """weight * A (x - mean) + bias, with the gradient through the statistics; ``composition(x, weight, bias)`` the same."""
     return call(_Normalize, x, weight, bias, small, composition)  # type: ignore[no-any-return]
+
+
+def whitened(x: Tensor, weight: Tensor | None, bias: Tensor | None, step: Step, composition: Composition) -> Tensor:
+    """`normalized` for ZCA with the exact gradient, kernels from end to end; ``step`` is told what it found."""
+    return call(_Whiten, x, weight, bias, step, composition)  # type: ignore[no-any-return]
 
 
 def transformed(x: Tensor, B: Tensor, mean: Tensor, bias: Tensor | None) -> Tensor:
@@ -136,6 +158,26 @@ class _Normalize(Function):
         if ctx.needs_input_grad[2]:
             dbias = s.to(bias.dtype)
         return dx, dweight, dbias, None, None
+
+
+class _Whiten(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, step: Step, composition: Composition
+    ) -> Tensor:
+        y, step.kept = whitening.forward(x, weight, bias, step.groups, step.eps, step.running, step.nonfinite, step.start)
+        ctx.save_for_backward(x, weight, bias)
+        ctx.groups, ctx.eps, ctx.kept, ctx.composition = step.groups, step.eps, step.kept, composition
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
+        x, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
+        needs = ctx.needs_input_grad
+        dx, dweight, dbias = whitening.backward(g, x, weight, ctx.groups, ctx.eps, ctx.kept, needs[0])
+        return dx, dweight if needs[1] else None, dbias if needs[2] else None, None, None
 
 
 class _Transform(Function):

@@ -216,6 +216,7 @@ class BatchStatistics(Module):
             X = input if is_fused else as_samples(input, self.groups, dtype)
             return self._mapped(input, X, self.from_running(dtype).to(dtype), self.running_mean.to(dtype), is_fused)
         samples: int | Tensor
+        running: dict[str, Tensor] | None
         if is_fused and self.process_group is None:
             y, samples, covariance, running = self._in_one_node(input)
         else:
@@ -227,14 +228,15 @@ class BatchStatistics(Module):
             y = self._mapped(input, X, A, batch.mean.flatten(), is_fused)
             running["running_mean"] = batch.mean
         if self.training:
-            if self.monitored:
+            if self.monitored and covariance is not None:
                 self.last_covariance = covariance.detach()
-            if self.track_running_stats and self.running_mean is not None:
+            if self.track_running_stats and self.running_mean is not None and running is not None:
                 self._update(samples, running)
         return y
 
-    def _in_one_node(self, input: Tensor) -> tuple[Tensor, int, Tensor, dict[str, Tensor]]:
-        """y, the number of samples, the covariance to monitor and new values for the running buffers."""
+    def _in_one_node(self, input: Tensor) -> tuple[Tensor, int, Tensor | None, dict[str, Tensor] | None]:
+        """y, the number of samples, the covariance to monitor, and new values for the running buffers, or None where these
+        have been updated."""
         x, samples = input.detach(), input.numel() // input.shape[1]
         self._require_samples(input, samples)
         mean, rest, scatter = grouped_moments(x, self.groups)
@@ -324,6 +326,9 @@ class BatchStatistics(Module):
         values = [_as_buffer(value, buffer) for buffer, value in zip(buffers, running.values(), strict=True)]
         if not isinstance(samples, Tensor) and self.momentum is not None:
             torch._foreach_lerp_(buffers, values, self.momentum)
+            # By hand: on CUDA the fused operation of torch 2.11 leaves the versions as they were, and `keep` goes by them.
+            if not torch.compiler.is_compiling():
+                torch.autograd.graph.increment_version(buffers)
             return
         is_any = (samples > 0).double() if isinstance(samples, Tensor) else 1.0
         factor = is_any * (1 / count.double() if self.momentum is None else self.momentum)

@@ -1,0 +1,177 @@
+"""The kernels of a whitening step together: Triton's in its interpreter, CUDA's under the emulator."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.kernels import whitening
+from spectralgrad.linalg.counters import counts
+from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, decorrelation, fused
+from tests import cases
+from tests.kernels.on_cpu import on_cpu  # noqa: F401
+from tests.kernels.test_moments import (
+    SHARED_MEMORY,
+    compile_for_hopper,
+    compiles,
+    in_interpreter,
+    launches,
+    run_in_interpreter,
+    starts_interpreter,
+)
+
+SHAPES = {"d=3": ((5, 6, 4, 3), 3), "d=4": ((6, 8, 3, 3), 4), "d=1": ((9, 2, 2, 2), 1), "d=5 in one": ((40, 5, 2, 1), 5)}
+
+
+def test_step_is_for_float32_on_a_gpu() -> None:
+    assert not whitening.runs_on(torch.ones(4, 6, 2, 2), 3)
+    assert not whitening.runs_on(torch.ones(4, 6, 2, 2, dtype=torch.float64), 3)
+
+
+@starts_interpreter
+def test_in_the_interpreter() -> None:
+    run_in_interpreter(__file__)
+
+
+@pytest.fixture
+def kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """What happens on CUDA: the single step, without checks."""
+    monkeypatch.setattr(fused, "FORCED", True)
+    monkeypatch.setattr(decorrelation, "runs_on", lambda x, _: x.dtype != torch.float64)
+
+
+def features(shape: tuple[int, ...], seed: int = 0, mean: float = 2.0) -> Tensor:
+    mix = cases.random(shape[1], shape[1], seed=seed + 50)
+    return (torch.einsum("ij,nj...->ni...", mix, cases.random(*shape, seed=seed)) + mean).float()
+
+
+def steps(layer: torch.nn.Module, x: Tensor, count: int = 2) -> dict[str, Tensor]:
+    """What some training steps give and leave behind."""
+    found: dict[str, Tensor] = {}
+    with sg.checks(False):
+        for k in range(count):
+            leaf = (x + k).requires_grad_()
+            y = layer(leaf)
+            y.backward(cases.random(*y.shape, seed=99 + k).to(y.dtype))
+            assert leaf.grad is not None
+            found |= {f"y {k}": y.detach(), f"dx {k}": leaf.grad}
+    found |= {f"d{name}": p.grad for name, p in layer.named_parameters() if p.grad is not None}
+    return found | {name: buffer.double() for name, buffer in layer.named_buffers()}
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
+def test_interpreted_steps(name: str, affine: bool) -> None:
+    shape, d = SHAPES[name]
+    kind = DecorrelatedBatchNorm2d
+    layer = kind(shape[1], d, affine=affine, momentum=0.3, eps=1e-3)
+    if affine:
+        torch.nn.init.normal_(layer.weight, generator=torch.Generator().manual_seed(1))
+        torch.nn.init.normal_(layer.bias, generator=torch.Generator().manual_seed(2))
+    exact = copy.deepcopy(layer).double()
+    got, want = steps(layer, features(shape)), steps(exact, features(shape).double())
+    assert got.keys() == want.keys()
+    for key, value in want.items():
+        assert cases.relative_error(got[key], value) < 3e-4, key
+    assert layer.num_batches_tracked == 2
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the step's kernels that run, and each option that they take changes what they give."""
+    calls: list[object] = []
+    forward = whitening.forward
+    monkeypatch.setattr(whitening, "forward", lambda *args: calls.append(args[-1]) or forward(*args))
+    x = features((6, 6, 3, 3))
+    plain = steps(DecorrelatedBatchNorm2d(6, 3), x)
+    assert len(calls) == 2
+    assert calls == [None, None]
+    others = {
+        "eps": DecorrelatedBatchNorm2d(6, 3, eps=0.1),
+        "momentum": DecorrelatedBatchNorm2d(6, 3, momentum=0.9),
+        "group_size": DecorrelatedBatchNorm2d(6, 2),
+    }
+    for option, layer in others.items():
+        found = steps(layer, x)
+        key = "running_mean" if option == "momentum" else "dx 0"
+        assert cases.relative_error(found[key], plain[key]) > 1e-3, option
+    calls.clear()
+    warm = DecorrelatedBatchNorm2d(6, 3, warm_start=True)
+    found = steps(warm, x)
+    assert calls[0] is None
+    assert calls[1] is not None
+    assert warm.last_basis is not None
+    assert warm.last_basis.shape == (2, 3, 3)
+    for key, value in plain.items():
+        assert cases.relative_error(found[key], value) < 1e-4, key
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_state() -> None:
+    """What is kept for evaluation follows the running values, and frozen ones are left alone."""
+    x = features((6, 6, 3, 3))
+    layer = DecorrelatedBatchNorm2d(6, 3)
+    steps(layer, x, 1)
+    before = layer.eval()(x).detach()
+    steps(layer.train(), 3 * x, 1)
+    assert cases.relative_error(layer.eval()(x).detach(), before) > 1e-3
+    untracked = DecorrelatedBatchNorm2d(6, 3, track_running_stats=False)
+    assert cases.relative_error(steps(untracked, x, 1)["y 0"], steps(DecorrelatedBatchNorm2d(6, 3), x, 1)["y 0"]) < 1e-6
+    layer.train().monitored = True
+    steps(layer, x, 1)
+    assert layer.last_covariance is not None
+    mean = x.transpose(0, 1).flatten(1)[:3]
+    torch.testing.assert_close(layer.last_covariance[0], torch.cov(mean, correction=0), rtol=1e-4, atol=1e-4)
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_nonfinite() -> None:
+    """A group with NaN gives NaN and is counted."""
+    x = features((6, 6, 3, 3))
+    x[0, 0, 0, 0] = float("nan")
+    before = counts().get("nonfinite_input", 0)
+    found = steps(DecorrelatedBatchNorm2d(6, 3), x, 1)
+    assert found["y 0"][1:, :3].isnan().all()
+    assert counts()["nonfinite_input"] == before + 1
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_second_derivative() -> None:
+    """Goes through the composition, as in the other nodes."""
+    layer = DecorrelatedBatchNorm1d(4, 2)
+    x = features((12, 4)).requires_grad_()
+    with sg.checks(False):
+        (first,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x)
+    assert second.isfinite().all()
+    assert second.abs().max() > 0
+
+
+@compiles
+@pytest.mark.parametrize("d", [3, 16, 64])
+def test_compiles_for_a_gpu(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's compiler is stricter than its interpreter."""
+    x = torch.empty(16, 2 * d, 8, 8)
+    vector, counter = torch.empty(2 * d), torch.zeros((), dtype=torch.int64)
+    running = whitening.Running(vector, torch.empty(2, d, d), counter, 0.1)
+    for name in ("launch", "launch_value", "launch_derivative"):
+        owner = whitening.jacobi if name == "launch" else whitening.spectral
+        monkeypatch.setattr(owner, name, lambda *_: None)
+
+    def step() -> None:
+        _, kept = whitening.forward(x, vector, vector, 2, 1e-4, running, counter)
+        whitening.backward(x, x, vector, 2, 1e-4, kept, True)
+
+    seen = launches(monkeypatch, step)
+    names = ["moments_of_splits", "merge_covariances", "transform", "products_of_splits", "add_gradients", "combine"]
+    assert [kernel.__name__ for kernel, _, _ in seen] == names
+    for launch in seen:
+        assert compile_for_hopper(*launch).metadata.shared <= SHARED_MEMORY
