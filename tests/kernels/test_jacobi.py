@@ -14,6 +14,10 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 REALS = [torch.float32, torch.float64]
 
 
+def layout_of(n: int, size: int, shared_memory: int, batch: int = 1) -> jacobi.Shape:
+    return jacobi.shape(n, size, shared_memory, jacobi.lanes_for(n, size, batch))
+
+
 def solve(M: Tensor) -> tuple[Tensor, Tensor, int]:
     """w, V and how many matrices were not finite."""
     counter = torch.zeros((), dtype=torch.int64)
@@ -44,7 +48,7 @@ def test_rows_in_global_memory(dtype: torch.dtype, monkeypatch: pytest.MonkeyPat
     w, V, _ = solve(M)
     monkeypatch.setattr(jacobi.nvrtc, "shared_memory", lambda _: 1 << 10)
     jacobi._kernel.cache_clear()
-    assert jacobi.shape(12, dtype.itemsize, 1 << 10).IN_GLOBAL
+    assert layout_of(12, dtype.itemsize, 1 << 10).IN_GLOBAL
     w2, V2, _ = solve(M)
     assert torch.equal(w, w2)
     assert torch.equal(V, V2)
@@ -108,12 +112,12 @@ def test_the_solver_uses_it_and_its_gradient_is_exact(monkeypatch: pytest.Monkey
     torch.testing.assert_close(x.grad, y.grad, rtol=1e-11, atol=1e-11)
 
 
-@pytest.mark.parametrize("many", [False, True], ids=["few", "many"])
+@pytest.mark.parametrize("batch", [1, 1000, 4096])
 @pytest.mark.parametrize("size", [4, 8])
-def test_layouts(size: int, many: bool) -> None:
+def test_layouts(size: int, batch: int) -> None:
     """What the kernel asks of a layout: whole warps, powers of two, enough threads, memory that exists."""
     for n in range(1, 513):
-        layout = jacobi.shape(n, size, SHARED_MEMORY, many=many)
+        layout = layout_of(n, size, SHARED_MEMORY, batch)
         assert n <= layout.N
         assert layout.N % 4 == 0
         assert layout.LANES & (layout.LANES - 1) == 0
@@ -124,14 +128,14 @@ def test_layouts(size: int, many: bool) -> None:
         assert layout.TEAM * layout.MATRICES <= 1024
         assert layout.TEAM // 32 <= layout.N  # one entry for each warp in a vector of N
         assert layout.shared <= SHARED_MEMORY
-    assert not jacobi.shape(128, size, SHARED_MEMORY).IN_GLOBAL
-    assert jacobi.shape(256, size, SHARED_MEMORY).IN_GLOBAL
+    assert not layout_of(128, size, SHARED_MEMORY).IN_GLOBAL
+    assert layout_of(256, size, SHARED_MEMORY).IN_GLOBAL
 
 
 @pytest.mark.parametrize("n", [14, 16, 20, 29, 32])
 def test_one_lane(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layout for thousands of matrices, with and without idle threads."""
-    assert jacobi.shape(n, 4, SHARED_MEMORY, many=True).LANES == 1
+    assert layout_of(n, 4, SHARED_MEMORY, 4096).LANES == 1
     monkeypatch.setattr(jacobi, "_MANY", 1)
     names, M = families(n, torch.float32, ["plain"])
     w, V, _ = solve(M)

@@ -14,8 +14,7 @@ from . import nvrtc
 from .nvrtc import address
 
 _REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
-_MANY = 2048  # matrices; on an H200, n = 32: 4096 of them take 0.41 ms with one lane and 0.59 with eight, 1024 0.19 and 0.18
-_ONE_LANE = range(16, 33)
+_MANY, _FEW = 2048, 512  # matrices: all threads of a GPU are taken, or few of them
 _LARGEST = 512  # beyond shared memory rows come from the cache of the second level
 
 
@@ -32,21 +31,31 @@ class Shape(NamedTuple):
     shared: int  # bytes for a block
 
 
-@lru_cache(maxsize=1024)
-def shape(n: int, size: int, shared_memory: int, warm: bool = False, many: bool = False) -> Shape:
-    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without.
+def lanes_for(n: int, size: int, batch: int) -> int:
+    """Threads that turn a pair of rows of ``n`` numbers of ``size`` bytes; a power of two.
 
-    Lanes shorten a round. Where there are so ``many`` matrices that all threads are taken, rounds need not be short but
-    should cost few instructions, and a pair of short rows is better off with one thread.
+    Lanes shorten a round. Where there are so many matrices that all threads are taken, rounds need not be short but should
+    cost few instructions, and short rows are better off with one lane. Measured on an H200, in float32, ms: n = 32, one lane
+    and eight, 4096 matrices 0.41 and 0.59, 1024 0.19 and 0.18, 256 0.18 and 0.09; n = 16, one, four and eight lanes, 4096
+    matrices 0.084, 0.099 and 0.154, 256 0.062, 0.048 and 0.042.
     """
     vector = 16 // size
-    N = max(4, -(-n // 4) * 4)
-    chunks = N // vector
+    chunks = -(-n // 4) * 4 // vector
+    if size == 4 and 12 < n <= 32 and batch >= _MANY:
+        return 1
+    if size == 4 and 12 < n <= 16 and batch <= _FEW:
+        return 8
     lanes = min(8, _power_of_two(chunks))
     while lanes < 32 and -(-chunks // lanes) * vector > _REGISTERS[size]:
         lanes *= 2
-    if many and size == 4 and N in _ONE_LANE:
-        lanes = 1
+    return lanes
+
+
+@lru_cache(maxsize=1024)
+def shape(n: int, size: int, shared_memory: int, lanes: int, warm: bool = False) -> Shape:
+    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
+    vector = 16 // size
+    N = max(4, -(-n // 4) * 4)
     team = lanes * N // 2
     team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
     matrices = max(1, 64 // team) if team <= 32 else 1
@@ -102,7 +111,7 @@ def launch(
 ) -> None:
     """`eigh` into memory that is there: contiguous, of the dtype and on the device of ``like``, which is the current one."""
     dtype, device = like.dtype, like.device.index
-    kernel, layout = _kernel(n, dtype, device, start is not None, batch >= _MANY)
+    kernel, layout = _kernel(n, dtype, device, lanes_for(n, dtype.itemsize, batch), start is not None)
     blocks = -(-batch // layout.MATRICES)
     workspace = like.new_empty(blocks * layout.MATRICES * layout.matrix) if layout.IN_GLOBAL else None
     arguments = [address(x) for x in (M, start, w, V, workspace, nonfinite, sweeps)]
@@ -110,8 +119,8 @@ def launch(
 
 
 @lru_cache(maxsize=1024)
-def _kernel(n: int, dtype: torch.dtype, device: int, warm: bool, many: bool) -> tuple[nvrtc.Kernel, Shape]:
-    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), warm, many)
+def _kernel(n: int, dtype: torch.dtype, device: int, lanes: int, warm: bool) -> tuple[nvrtc.Kernel, Shape]:
+    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), lanes, warm)
     return _compiled(layout, dtype, device), layout
 
 

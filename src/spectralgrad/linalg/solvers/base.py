@@ -28,13 +28,12 @@ class Solver(ABC):
         """
         return None
 
-    def solve_from(self, M: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        """`solve` with a guess of the eigenvectors (*B, n, n), for those that `takes_anything`; most have no use for it."""
-        return self.solve(M)
+    def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        """Eigenpairs of the Hermitian part of any ``M``, NaN and counted where it is not finite; None if it cannot do that.
 
-    def takes_anything(self, M: Tensor) -> bool:
-        """Whether `solve` itself takes the Hermitian part of ``M``, gives NaN for NaN or Inf, and counts that."""
-        return False
+        ``start`` is a guess of the eigenvectors (*B, n, n).
+        """
+        return None
 
 
 def binary_scale(H: Tensor) -> Tensor:

@@ -52,8 +52,8 @@ def decompose(
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
         return _solve(who, H, solver.solve)  # type: ignore[return-value]
-    if chosen.takes_anything(M):
-        return chosen.solve(M) if start is None else chosen.solve_from(M, start)
+    if (pairs := chosen.solve_anything(M, start)) is not None:
+        return pairs
     H = hermitian_part(M)
     broken = _broken(H)
     w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)

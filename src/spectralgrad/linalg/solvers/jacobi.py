@@ -45,15 +45,14 @@ class Jacobi(Solver):
         if not is_whole(self.max_sweeps):
             raise OptionError(f"`Jacobi`: max_sweeps must be a whole number >= 1, got {self.max_sweeps!r}.")
 
-    def takes_anything(self, M: Tensor) -> bool:
-        return jacobi.runs_on(M)
-
-    def solve_from(self, M: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        if not jacobi.runs_on(M):
+            return None
         return jacobi.eigh(M, device_counter("nonfinite_input", M.device), start)
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        if jacobi.runs_on(H):
-            return jacobi.eigh(H, device_counter("nonfinite_input", H.device))
+        if (pairs := self.solve_anything(H)) is not None:
+            return pairs
         n = H.shape[-1]
         scale = binary_scale(H)
         A = H / scale
