@@ -44,7 +44,6 @@ def test_list_shows_every_artifact_and_what_is_recorded(tmp_path: Path, capsys: 
         assert sum(f" {id} " in line for line in lines) == 1
     assert "smoke" in next(line for line in lines if " pami-eq60 " in line)
     assert "smoke" not in next(line for line in lines if " pami-fig4 " in line)
-    assert "style issue" in next(line for line in lines if " pami-fig9 " in line)
 
 
 def test_list_makes_no_folder(tmp_path: Path) -> None:

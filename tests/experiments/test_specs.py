@@ -103,6 +103,8 @@ def test_a_spec_has_what_its_kind_needs(spec: Spec) -> None:
     assert spec.kind == kinds.get(spec.id, "training")
     assert (spec.entries is not None) == (spec.kind == "training")
     assert (spec.compute is not None) == (spec.kind in ("computed", "timing"))
+    assert (spec.make is not None) == (spec.kind == "style")
+    assert spec.is_computed == (spec.kind != "training")
 
 
 @every_training
@@ -231,6 +233,19 @@ def test_smoke_runs_within_a_minute(id: str, tmp_path: Path) -> None:
         outcomes = [store.outcome(trial) for trial in trials_of(spec, "smoke")]
         assert all(outcome is not None and (outcome.status == "finished" or outcome.reason) for outcome in outcomes)
         assert any(outcome is not None and outcome.status == "finished" for outcome in outcomes)
+
+
+@pytest.mark.slow
+def test_smoke_of_style_runs_within_a_minute_each_and_shares_its_trainings(tmp_path: Path) -> None:
+    store = Store(tmp_path / "records")
+    for id in (id for id in IDS if id in STYLE):
+        start = time.perf_counter()
+        run_spec(SPECS[id], "smoke", store, device="cpu")
+        assert time.perf_counter() - start < 60
+        found = store.load_computed(id, "smoke")
+        assert found is not None
+        assert found.tables or found.pictures
+    assert len(list((store.folder / "style").iterdir())) == 5  # a training for each method, and no more
 
 
 # What the papers print

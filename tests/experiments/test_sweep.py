@@ -155,11 +155,6 @@ def test_a_spec_is_computed_once(store: Store) -> None:
     assert store.load_computed("pami-eq60", "paper") == Computed(remarks=("paper",))
 
 
-def test_style_comes_later(store: Store) -> None:
-    with pytest.raises(OptionError, match="pami-fig9 needs the style-transfer networks"):
-        run_spec(Spec("pami-fig9", "PAMI", "pictures", "style"), "smoke", store)
-
-
 # --- kills
 
 SWEEP = """

@@ -1,11 +1,12 @@
 """Records that were never trained: an artifact of each form, filled with made-up numbers for the tests of the page."""
 
+import io
 import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from spectralgrad.experiments.spec import Computed, Curve, Entry, Form, Printed, Scale, Spec, Surface
+from spectralgrad.experiments.spec import Computed, Curve, Entry, Form, Picture, Printed, Scale, Spec, Surface, Workplace
 from spectralgrad.experiments.store import Store
 from spectralgrad.experiments.trial import Trial
 
@@ -120,6 +121,47 @@ DIRECTION = Computed(
 COMPUTED_TABLE = Computed(tables=(Printed(("0.8", "0.9"), {"k": ("14", "29")}, "Ours: the smallest k"),), agrees=False)
 
 
+GALLERY_ROWS = ("photograph 1 to Monet", "photograph 2 to Ukiyo-e")
+GALLERY_COLUMNS = ("content", "exemplar", "GD-WCT", "Clip-WCT", "PI-WCT", "SVD-WCT", "Exact-WCT")
+
+
+def picture_file(colour: tuple[int, int, int], size: int = 256, kind: str = "JPEG") -> bytes:
+    """A file of one colour."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("RGB", (size, size), colour).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def gallery_of(size: int = 256) -> tuple[Picture, ...]:
+    """A picture for each row and method, of a colour of its own."""
+    return tuple(
+        Picture(
+            row,
+            column,
+            picture_file((120 * i + 20, 30 * j + 20, 90), size),
+            f"{row} by {column}, in one colour",
+            original=column in GALLERY_COLUMNS[:2],
+        )
+        for i, row in enumerate(GALLERY_ROWS)
+        for j, column in enumerate(GALLERY_COLUMNS)
+    )
+
+
+CLOUDS = Computed(
+    curves=(
+        Curve("original: points", (0.0, 1.0, 2.0), (0.0, 1.0, 2.5)),
+        Curve("original: marked", (2.0,), (2.5,)),
+        Curve("ZCA: points", (-1.0, 0.0, 1.0), (-1.0, 0.2, 1.0)),
+    )
+)
+
+
+def _made(scale: Scale, place: Workplace) -> Computed:
+    raise AssertionError("the page makes nothing")
+
+
 def _computed(result: Computed) -> Callable[[Scale], Computed]:
     def compute(scale: Scale) -> Computed:
         raise AssertionError("the page computes nothing")
@@ -164,7 +206,9 @@ SPECS = {
         curves_of("pami-fig5", "error", eps=3e-4),
         curves_of("pami-fig6", "time", eps=4e-4),
         Spec("nips19-table5", "NIPS19", "never run", "training", entries=always(grid(("BN",), (4,), 1, lr=0.5))),
-        Spec("pami-table8", "PAMI", "style transfer: classifier accuracy", "style"),
+        Spec("pami-table8", "PAMI", "style transfer: classifier accuracy", "style", make=_made),
+        Spec("pami-fig2", "PAMI", "points and pictures", "style", "points", make=_made),
+        Spec("pami-fig10", "PAMI", "pictures by method", "style", "pictures", make=_made, claim="Ours are sharper."),
     )
 }
 COMPUTED = {
@@ -172,6 +216,8 @@ COMPUTED = {
     "pami-fig3": DIRECTION,
     "pami-fig4": Computed(surfaces=(SURFACE,)),
     "nips19-table1": COMPUTED_TABLE,
+    "pami-fig2": CLOUDS,
+    "pami-fig10": Computed(pictures=gallery_of()),
 }
 
 

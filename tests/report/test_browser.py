@@ -18,7 +18,7 @@ OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clie
 OUTSIDE = """[...document.querySelectorAll('body *')].filter(e => !e.closest('.scroll'))
     .filter(e => { const r = e.getBoundingClientRect(); return r.width && (r.right > innerWidth + 1 || r.left < -1) })
     .map(e => e.tagName + ' ' + e.textContent.slice(0, 40))"""
-IMAGES = "[...document.images].map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().width])"
+IMAGES = "[...document.querySelectorAll('img')].map(i => [i.complete, i.naturalWidth, i.getBoundingClientRect().width])"
 SCROLLING = "[...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
 SMALL = """[...document.querySelectorAll('body *')]
     .filter(e => [...e.childNodes].some(n => n.nodeType == 3 && n.data.trim()))
@@ -57,11 +57,24 @@ def tab(request: Any, browser: Browser, written: Written) -> Tab:
 
 def test_it_renders(tab: Tab) -> None:
     assert tab.evaluate("document.title") == "spectralgrad: the papers' results and ours"
-    images = tab.evaluate(IMAGES)
+    images = tab.evaluate(IMAGES.replace("'img'", "'.figures img'"))
     assert len(images) >= 12
     assert all(complete and natural > 300 and shown > 250 for complete, natural, shown in images)
-    assert tab.evaluate("document.querySelectorAll('section').length") == 12
+    assert tab.evaluate("document.querySelectorAll('section').length") == 14
     assert tab.evaluate("document.body.innerText").count("<script>") >= 4  # hostile reasons are text
+
+
+def test_the_gallery_stands_side_by_side(tab: Tab) -> None:
+    pictures = tab.evaluate(IMAGES.replace("'img'", "'.gallery img'"))
+    assert len(pictures) == 14
+    assert all(complete and natural == 224 and 100 < shown <= 225 for complete, natural, shown in pictures)
+    tops = tab.evaluate("[...document.querySelectorAll('.gallery img')].map(i => Math.round(i.getBoundingClientRect().top))")
+    assert len(set(tops)) == 2  # two rows of seven, at every width
+    filters = tab.evaluate("[...document.querySelectorAll('.gallery img')].map(i => getComputedStyle(i).filter)")
+    assert set(filters) == {"none"}  # figures are turned to dark, pictures never
+    assert tab.evaluate("document.querySelectorAll('.figures img').length > 0")
+    clear = "[...document.querySelectorAll('.gallery img')].every(i => i.alt.includes('in one colour'))"
+    assert tab.evaluate(clear)
 
 
 def test_it_is_quiet_and_asks_for_nothing(tab: Tab) -> None:

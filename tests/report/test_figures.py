@@ -20,7 +20,7 @@ from spectralgrad.report.panels import Line, Panel, panels_of_computed, panels_o
 from spectralgrad.report.tables import measure
 
 from .conftest import Written
-from .synthetic import DIRECTION, PROBABILITY, SPECS, SURFACE, train
+from .synthetic import CLOUDS, DIRECTION, PROBABILITY, SPECS, SURFACE, train
 
 
 def panels(id: str, store: Store) -> list[Panel]:
@@ -214,3 +214,15 @@ def test_numbers_that_are_not_finite_are_left_out_and_counted() -> None:
     [panel] = panels_of_computed(SPECS["pami-fig1a"], Computed(curves=(curve,)))
     assert left_out(panel) == 2
     assert picture(panel)
+
+
+def test_clouds_of_one_name_share_their_axes_and_are_not_joined() -> None:
+    first, second = panels_of_computed(SPECS["pami-fig2"], CLOUDS)
+    assert [(line.label, line.x) for line in first.lines] == [("points", (0.0, 1.0, 2.0)), ("marked", (2.0,))]
+    assert (first.title, second.title, first.kind) == ("original", "ZCA", "points")
+    assert describe(first) == "original: 3 points, x 0 to 2, y 0 to 2.5; 1 marked, x 2 to 2, y 2.5 to 2.5."
+    joined = replace(first, kind="lines")
+    assert draw([first]) != draw([joined])
+    with Image.open(io.BytesIO(draw([first]))) as one, Image.open(io.BytesIO(draw([joined]))) as other:
+        ink = [sum(value < 128 for value in picture.convert("L").tobytes()) for picture in (one, other)]
+    assert ink[0] < ink[1]  # a line between the points would be more ink

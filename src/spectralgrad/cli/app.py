@@ -1,9 +1,10 @@
-"""The commands: list, run, train, report, demo, bench."""
+"""The commands: list, run, train, report, demo, transfer, bench."""
 
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,8 @@ from spectralgrad.experiments.trial import Trial
 
 from .bars import Bars, label
 from .bench import STOPPED
+from .style import train_style
+from .transfer import run_transfer
 
 WIDE = 160  # columns where there is no terminal
 app = typer.Typer(help=sg.__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -44,7 +47,8 @@ def answered(command: str) -> Iterator[None]:
     except SpectralError as error:
         code, words = 1, f"spectralgrad {error}"
     except ModuleNotFoundError as error:
-        code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install 'spectralgrad[lab]'"
+        extra = "style" if command == "transfer" else "lab"
+        code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install 'spectralgrad[{extra}]'"
     except OSError as error:
         code, words = 1, f"spectralgrad {command}: {error.filename}: {error.strerror}."
     except KeyboardInterrupt:
@@ -78,8 +82,6 @@ def show(records: Records = FOLDER) -> None:
 
 
 def _recorded(spec: Spec, store: Store | None) -> str:
-    if spec.kind == "style":
-        return "comes with the style issue"
     return ", ".join(filter(None, (_state(spec, scale, store) for scale in SCALES))) if store else ""
 
 
@@ -108,16 +110,18 @@ def run(
 
 def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
     with Bars(len(spec.trials(scale))) as bars:
-        run_spec(spec, scale, store, progress=bars, **how)
+        run_spec(spec, scale, store, progress=bars, say=lambda text: bars.progress.console.print(escape(text)), **how)
     from spectralgrad.report.tables import arrange, measure
 
     if spec.entries:
         _print(arrange([measure(entry, store) for entry in spec.entries(scale)]))
-    computed = store.load_computed(spec.id, scale) if spec.compute else None
+    computed = store.load_computed(spec.id, scale) if spec.is_computed else None
     if computed:
         _print(computed.tables)
         for remark in computed.remarks:
             plain.print(escape(remark))
+        if computed.pictures:
+            plain.print(escape(f"{len(computed.pictures)} pictures in {store.folder / 'computed' / f'{spec.id}-{scale}'}"))
 
 
 def _print(tables: Any) -> None:
@@ -198,6 +202,21 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="folder of record
         store = Store(out / "records")
         _sweep(SPEC, "smoke", store, jobs=cores(), device="cpu")
         typer.echo(f"\nThe page: {write_page(out / 'page', store, {SPEC.id: SPEC}, 'smoke')}")
+
+
+def _answering(command: str, function: Callable[..., None]) -> Callable[..., None]:
+    """A command of another file: its flags, and our answers to what goes wrong."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> None:
+        with answered(command):
+            function(*args, **options)
+
+    return call
+
+
+app.command("transfer")(_answering("transfer", run_transfer))
+app.command("train-style")(_answering("train-style", train_style))
 
 
 @app.command("bench")

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from .trial import Trial
 
 SCALES = ("smoke", "short", "paper")
 Scale = Literal["smoke", "short", "paper"]
 Kind = Literal["training", "computed", "timing", "style"]
-Form = Literal["table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction"]
+Form = Literal[
+    "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
+]
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,26 @@ class Surface:
 
 
 @dataclass(frozen=True)
+class Picture:
+    """One picture of a gallery.
+
+    Args:
+        row, column: its place.
+        data: a whole JPEG or PNG file.
+        alt: what it shows, for those who do not see it.
+        original: it is of the user's data: never published, and not missed where it is not there.
+    """
+
+    row: str
+    column: str
+    data: bytes = field(repr=False)
+    alt: str = ""
+    original: bool = False
+
+
+@dataclass(frozen=True)
 class Computed:
-    """What an artifact without training gives."""
+    """What an artifact without trials of its own gives; a point cloud is a curve whose points are not joined."""
 
     tables: tuple[Printed, ...] = ()
     curves: tuple[Curve, ...] = ()
@@ -65,6 +86,34 @@ class Computed:
     log: str = ""  # axes in logarithms: "", "x", "y" or "xy"
     agrees: bool | None = None  # with the paper's own numbers, where it has exact ones
     remarks: tuple[str, ...] = ()
+    pictures: tuple[Picture, ...] = ()  # row by row
+
+
+def _silence(text: str) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What an artifact may use that trains networks of another kind than `Trial`'s.
+
+    Args:
+        folder: of the records; trainings go into a folder of their own in it, shared by all artifacts.
+        data: folder of the data sets.
+        device: auto, cpu, cuda or cuda:N.
+        say: told, in words, how far it is.
+        encoder: file of VGG-19's weights; None for an installed one.
+        changes: fields of the trainings that differ from their scale's.
+        as_is: take trainings as they are, also those that were stopped, and train nothing.
+    """
+
+    folder: Path
+    data: Path | None = None
+    device: str = "auto"
+    say: Callable[[str], None] = field(default=_silence, compare=False)
+    encoder: Path | None = None
+    changes: tuple[tuple[str, Any], ...] = ()
+    as_is: bool = False
 
 
 @dataclass(frozen=True)
@@ -75,11 +124,12 @@ class Spec:
         id: as PAPERS.md names it.
         paper: DRAFT, NIPS19, POSTER, PAMI or ECCV22.
         shows: one line for `list`.
-        kind: training (entries), computed or timing (compute), style (comes with the style issue).
+        kind: training (entries), computed or timing (compute), style (make).
         form: how the page draws it.
         printed: the paper's own figures.
         entries: scale -> the cells to train.
         compute: scale -> the result.
+        make: scale and workplace -> the result, of the style-transfer networks.
         says: what a scale does differently from the paper, by scale.
         claim: what the paper concludes from it, in one sentence; the page sets ours beside it.
     """
@@ -92,8 +142,14 @@ class Spec:
     printed: tuple[Printed, ...] = ()
     entries: Callable[[Scale], tuple[Entry, ...]] | None = None
     compute: Callable[[Scale], Computed] | None = None
+    make: Callable[[Scale, Workplace], Computed] | None = None
     says: dict[str, str] = field(default_factory=dict)
     claim: str = ""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether its result is one record, in the place of trials."""
+        return self.compute is not None or self.make is not None
 
     def trials(self, scale: Scale) -> list[Trial]:
         """The trials of its cells, each once; none for an artifact that is computed."""

@@ -3,7 +3,9 @@
     <folder>/FORMAT                        what this folder is
     <folder>/trials/<key>.jsonl            start, epoch, epoch, ..., end: one line each; the first holds the trial in full
     <folder>/trials/<key>.ckpt, .lock      while the trial runs
-    <folder>/computed/<id>-<scale>.json    artifacts without training
+    <folder>/computed/<id>-<scale>.json    artifacts without trials
+    <folder>/computed/<id>-<scale>/        their pictures, where they have some
+    <folder>/style/                        the trainings of the style-transfer networks
 
 A line is on the disk before `append` returns. A line that a kill cut short does not parse: it is ignored, and the next line
 begins on its own. Nothing in a record names a host, a user or a path.
@@ -13,21 +15,22 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spectralgrad.errors import OptionError, SpectralError
 
 from .lock import hold
-from .record import circumstances
-from .spec import Computed, Curve, Printed, Surface
+from .record import circumstances, slug
+from .spec import Computed, Curve, Picture, Printed, Surface
 from .trial import FORMAT, Trial
 
 HEAD = "spectralgrad records, format "
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # JSON has no numbers for them
+STYLE = "style"  # folder of the style-transfer trainings, which may have been there first
 TEXTS = ("kind", "reason", "trial")  # fields in which such a word is a word
 
 
@@ -128,14 +131,15 @@ class Store:
         marker = self.folder / "FORMAT"
         self.folder.mkdir(parents=True, exist_ok=True)
         if not marker.exists():
-            others = [path.name for path in self.folder.iterdir() if not path.name.startswith(".FORMAT")]
+            names = [path.name for path in self.folder.iterdir()]
+            others = [name for name in names if not name.startswith(".FORMAT") and name != STYLE]
             if others and not marker.exists():  # asked again: a colleague may have made it just now
                 raise StoreError(
                     f"`Store`: {self.folder} holds other files ({sorted(others)[0]}, ...) and no records. "
                     "Choose an empty folder or a new one."
                 )
             if not marker.exists():
-                _write_whole(marker, f"{HEAD}{FORMAT}\n")
+                _write_whole(marker, f"{HEAD}{FORMAT}\n".encode())
         came = marker.read_text(encoding="utf-8", errors="replace").strip()
         if came != f"{HEAD}{FORMAT}":
             raise StoreError(
@@ -198,21 +202,33 @@ class Store:
             found.append(trial)
         return found
 
-    def save_computed(self, id: str, scale: str, result: Computed) -> None:
-        """Write the result of an artifact that is computed; an older one is replaced at once or not at all."""
+    def save_computed(self, id: str, scale: str, result: Computed, *, gpu: bool = False) -> None:
+        """Write the result of an artifact that is computed; an older one is replaced at once or not at all.
+
+        Its pictures are files of their own, written before the record that names them.
+        """
         path = self._computed(id, scale)
-        text = json.dumps({"id": id, "scale": scale, **_about(), "result": _encode(asdict(result))}, indent=1)
+        bare = _encode(asdict(replace(result, pictures=())))
         try:
             path.parent.mkdir(exist_ok=True)
-            _write_whole(path, text + "\n")
+            bare["pictures"] = _save_pictures(path.with_suffix(""), result.pictures)
+            text = json.dumps({"id": id, "scale": scale, **_about(gpu), "result": bare}, indent=1)
+            _write_whole(path, (text + "\n").encode())
         except OSError as error:
             raise _refusal("written", path, error) from error
 
     def load_computed(self, id: str, scale: str) -> Computed | None:
-        """What `save_computed` wrote; None if there is nothing."""
+        """What `save_computed` wrote; None if there is nothing.
+
+        Pictures of the user's data may have been removed, so that the rest can be published: these are left out.
+        """
         path = self._computed(id, scale)
         try:
-            return _decode_computed(json.loads(path.read_text(encoding="utf-8"))["result"]) if path.exists() else None
+            if not path.exists():
+                return None
+            result = json.loads(path.read_text(encoding="utf-8"))["result"]
+            pictures = _load_pictures(path.with_suffix(""), result.get("pictures", []))  # older records have none
+            return replace(_decode_computed(result), pictures=pictures)
         except OSError as error:
             raise _refusal("read", path, error) from error
         except (ValueError, KeyError, TypeError) as error:
@@ -290,6 +306,31 @@ def _decode(x: Any) -> Any:
     return NOT_FINITE.get(x, x) if isinstance(x, str) else x
 
 
+def _save_pictures(folder: Path, pictures: Sequence[Picture]) -> list[dict[str, Any]]:
+    """Write each picture to a file; the entries of the record that name them."""
+    if not pictures:
+        return []
+    folder.mkdir(exist_ok=True)
+    entries = []
+    for i, picture in enumerate(pictures):
+        suffix = "png" if picture.data.startswith(b"\x89PNG") else "jpg"
+        name = f"{i:03d}-{slug(f'{picture.row} {picture.column}')[:60]}.{suffix}"
+        _write_whole(folder / name, picture.data)
+        words = {"row": picture.row, "column": picture.column, "alt": picture.alt, "original": picture.original}
+        entries.append({**words, "file": name})
+    return entries
+
+
+def _load_pictures(folder: Path, entries: Sequence[dict[str, Any]]) -> tuple[Picture, ...]:
+    found = []
+    for entry in entries:
+        path = folder / Path(entry["file"]).name  # whatever a record says, nothing outside of its folder is read
+        if entry["original"] and not path.exists():
+            continue
+        found.append(Picture(entry["row"], entry["column"], path.read_bytes(), entry["alt"], entry["original"]))
+    return tuple(found)
+
+
 def _numbers(x: list[Any]) -> tuple[float, ...]:
     return tuple(float(value) for value in x)
 
@@ -318,12 +359,12 @@ def _decode_computed(x: dict[str, Any]) -> Computed:
     )
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, content: bytes) -> None:
     """The whole file or nothing: written beside it, then moved over it."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with beside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

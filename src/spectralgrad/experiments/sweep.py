@@ -9,7 +9,7 @@ import torch
 
 from spectralgrad.errors import OptionError
 
-from .spec import Scale, Spec
+from .spec import Scale, Spec, Workplace
 from .store import Outcome, Store
 from .trial import Trial
 
@@ -49,6 +49,7 @@ def run_spec(
     device: str = "auto",
     progress: Listener | None = None,
     train: Train | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> None:
     """Train or compute what an artifact needs at a scale and has no record yet.
 
@@ -62,16 +63,20 @@ def run_spec(
         device: auto, cpu or cuda.
         progress: hears of every epoch and every end.
         train: in place of `run_trial`.
+        say: told, in words, how far an artifact is that has no trials (style transfer).
 
     Raises:
-        OptionError: the artifact comes with the style issue, or the options clash.
+        OptionError: the options clash.
         SpectralError, OSError: the data or the store cannot be used. A trial that fails to train is a result, not an error.
     """
-    if spec.kind == "style":
-        raise OptionError(f"`run`: {spec.id} needs the style-transfer networks, which come with a later version.")
     if spec.entries is not None:
         run_trials(spec.trials(scale), store, data=data, jobs=jobs, ray=ray, device=device, progress=progress, train=train)
-    if spec.compute is not None and store.load_computed(spec.id, scale) is None:
+    if not spec.is_computed or store.load_computed(spec.id, scale) is not None:
+        return
+    if spec.make is not None:
+        place = Workplace(store.folder, data, device) if say is None else Workplace(store.folder, data, device, say)
+        store.save_computed(spec.id, scale, spec.make(scale, place), gpu=uses_gpu(device) and torch.cuda.is_available())
+    elif spec.compute is not None:
         store.save_computed(spec.id, scale, spec.compute(scale))
 
 

@@ -1,8 +1,8 @@
 """Training a trial from its record: from the start, or from where it was stopped."""
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import is_number, is_whole
 
 from . import checkpoint
+from .device import fastest_convolutions, torch_device
 from .loop import Run
 from .store import Outcome, Recording, Store
 from .trial import Trial
@@ -62,7 +63,7 @@ def run_trial(
         return _outcome(store, trial)
     is_first = fabric.global_rank == 0
     gpu = fabric.device.type == "cuda"
-    with checkpoint.own_randomness(trial.seed), _fastest_convolutions():
+    with checkpoint.own_randomness(trial.seed), fastest_convolutions():
         run = Run(trial, _dataset(trial, data), fabric)
         try:
             with store.recording(trial, gpu=gpu) if is_first else nullcontext() as recording:
@@ -151,13 +152,8 @@ def _require_schedule(trial: Trial) -> None:
 
 def _fabric(trial: Trial, device: str) -> Fabric:
     """Fabric on one device, or on those that torchrun has started processes for."""
-    kind, _, number = device.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
-        raise OptionError(f"`train`: device must be auto, cpu, cuda or cuda:N, got {device!r}.")
-    cuda = torch.cuda.is_available()
-    if kind == "cuda" and not cuda:
-        raise OptionError("`train`: device cuda, but torch sees no GPU here. Take device cpu, or install torch for CUDA.")
-    kind = "cuda" if cuda and kind != "cpu" else "cpu"
+    where = torch_device("train", device)
+    kind = where.type
     world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     precision: Any = "32-true" if trial.precision == "64-true" else trial.precision  # see `Run`
     if world > 1 and torch.distributed.is_torchelastic_launched():
@@ -167,21 +163,10 @@ def _fabric(trial: Trial, device: str) -> Fabric:
             accelerator=kind, devices=local, num_nodes=max(1, world // local), strategy=strategy, precision=precision
         )
     else:
-        which: Any = 1 if kind == "cpu" else [int(number) if number else torch.cuda.current_device()]
+        which: Any = 1 if kind == "cpu" else [torch.cuda.current_device() if where.index is None else where.index]
         fabric = Fabric(accelerator=kind, devices=which, precision=precision)
     fabric.launch()
     return fabric
-
-
-@contextmanager
-def _fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms: the shapes of a training never change."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _dataset(trial: Trial, data: Path | None) -> Dataset:

@@ -1,17 +1,15 @@
 """One training, completely described."""
 
-import hashlib
-import json
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
-from spectralgrad.errors import OptionError
+from .described import Described
 
 FORMAT = 1  # of trials and their records; a record of another one is not read
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Described):
     """What to train, and how. Equal trials give equal numbers on one machine; the key of a trial names its record.
 
     Args:
@@ -25,7 +23,12 @@ class Trial:
         treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.
         milestones: epochs after which the learning rate is multiplied by gamma.
         train_samples, test_samples: so many of each set only; None for all.
+
+    >>> Trial.from_json(Trial(d=8, treatments=("OW",)).as_json()) == Trial(d=8, treatments=("OW",))
+    True
     """
+
+    PREFIX: ClassVar[str] = str(FORMAT)
 
     data: str = "digits"
     model: str = "digits"
@@ -52,28 +55,3 @@ class Trial:
     test_samples: int | None = None
     precision: str = "32-true"
     seed: int = 0
-
-    def as_json(self) -> str:
-        """One line, with sorted keys: the same for equal trials, in every version of Python."""
-        return json.dumps(asdict(self), sort_keys=True)
-
-    @property
-    def key(self) -> str:
-        return hashlib.sha256(f"{FORMAT}:{self.as_json()}".encode()).hexdigest()[:16]
-
-    @classmethod
-    def from_json(cls, text: str) -> "Trial":
-        """The trial that `as_json` wrote.
-
-        >>> Trial.from_json(Trial(d=8, treatments=("OW",)).as_json()) == Trial(d=8, treatments=("OW",))
-        True
-        """
-        values: dict[str, Any] = json.loads(text)
-        known = {field.name for field in fields(cls)}
-        if set(values) != known:
-            raise OptionError(
-                f"`Trial`: a record of another version: {sorted(set(values) ^ known)} are missing or unknown. "
-                "Read it with the version that wrote it, or start a new record directory."
-            )
-        arguments: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
-        return cls(**arguments)

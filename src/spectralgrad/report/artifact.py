@@ -10,6 +10,7 @@ from spectralgrad.experiments.spec import Computed, Entry, Printed, Scale, Spec,
 from spectralgrad.experiments.store import Store
 
 from .figures import describe, draw, is_empty, left_out
+from .gallery import gallery, sheet
 from .markup import Markup, element, join
 from .panels import POINT_COLUMNS, Panel, epochs_of, panels_of_computed, panels_of_training
 from .tables import Cell, arrange, cell_lines, group_failures, measure, printed_lines, to_csv
@@ -46,16 +47,16 @@ class Findings:
         parts = []
         if self.result is not None:
             agrees = {True: ", equal to the paper's numbers", False: ", differs from the paper's numbers", None: ""}
-            parts.append({"timing": "measured"}.get(self.spec.kind, "computed") + agrees[self.result.agrees])
+            parts.append(
+                {"timing": "measured", "style": "evaluated"}.get(self.spec.kind, "computed") + agrees[self.result.agrees]
+            )
         if self.cells and (self.begun or any(cell.run for cell in self.cells)):
             # Cells of one artifact may share trials: what is counted here is cells x seeds.
             run, planned = sum(cell.run for cell in self.cells), sum(cell.planned for cell in self.cells)
             finished = sum(cell.finished for cell in self.cells)
             parts.append(f"{run} of {planned} trainings run: {finished} finished, {run - finished} failed")
             parts += [f"{self.begun} not at their end"] if self.begun else []
-        if parts:
-            return "; ".join(parts)
-        return "comes with the style issue" if self.spec.kind == "style" else "no records"
+        return "; ".join(parts) or "no records"
 
 
 def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
@@ -68,7 +69,7 @@ def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
             trials = trials_of(found.entries)
             found.begun = sum(store.outcome(trial) is None and bool(epochs_of(trial, store)) for trial in trials)
             found.panels += panels_of_training(spec, found.entries, found.cells, store)
-        if spec.compute is not None:
+        if spec.is_computed:
             found.result = store.load_computed(spec.id, scale)
             found.panels += [] if found.result is None else panels_of_computed(spec, found.result)
     except SpectralError as error:  # one damaged record does not cost the other artifacts their page
@@ -98,6 +99,8 @@ def files_of(found: Findings, pictures: Sequence[bytes]) -> dict[str, bytes]:
     drawn = [(panel, picture) for panel, picture in zip(found.panels, pictures, strict=True) if picture]
     if drawn:
         files[f"{stem}.png"] = drawn[0][1] if len(drawn) == 1 else draw([panel for panel, _ in drawn])
+    if found.result is not None and found.result.pictures:
+        files[f"{stem}-pictures.jpg"] = sheet(found.result.pictures)
     return files
 
 
@@ -124,6 +127,7 @@ def section(found: Findings, pictures: Sequence[bytes], files: Sequence[str]) ->
         _failures(found),
         _remarks(found),
         _figure(found.panels, pictures),
+        gallery(found.result.pictures if found.result is not None else (), f"{spec.id}: our pictures"),
         _links(files),
     ]
     return element("section", join(*parts), id=slug(spec.id), class_="artifact")
@@ -147,10 +151,15 @@ def table(printed: Printed, caption: str, label: str) -> Markup:
             inner = "inner" if len(some) > 1 else None
             rows.append(element("tr", element("th", title, scope="row", class_=inner), *map(_cell, printed.rows[name])))
         bodies.append(element("tbody", *rows))
-    head = element("tr", element("td"), *(element("th", name, scope="col") for name in printed.columns))
+    head = element("tr", element("td"), *(element("th", name, scope="col", class_=_two(name)) for name in printed.columns))
     drawn = element("table", element("thead", head), *bodies, aria_label=label)
     box = element("div", drawn, class_="scroll", tabindex=0, role="region", aria_label=f"{label}, scrolls sideways")
     return element("figure", element("figcaption", caption, class_="soft"), box)
+
+
+def _two(name: str) -> str | None:
+    """The class of a column's name of two parts, «Monet: Acc.», that may stand in two lines."""
+    return "two" if ": " in name else None
 
 
 def _cell(text: str | None) -> Markup:

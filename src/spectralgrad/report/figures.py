@@ -75,11 +75,18 @@ def describe(panel: Panel) -> str:
         levels = f", contours at {', '.join(f'{level:g}' for level in s.levels)}" if s.levels else ""
         x, y = f"{min(s.x):g} to {max(s.x):g}", f"{min(s.y):g} to {max(s.y):g}"
         return f"{head}, {s.x_label or 'x'} {x}, {s.y_label or 'y'} {y}{levels}."
+    if panel.kind == "points":
+        clouds = [f"{len(line.x)} {line.label}, x {_range(line.x)}, y {_range(line.y)}" for line in panel.lines]
+        return f"{head}: {'; '.join(clouds)}."
     said = []
     for line in panel.lines:
         ends = f"from {line.y[0]:.4g} to {line.y[-1]:.4g}" if line.x else "failed in the first epoch"
         said.append(f"{line.label or 'all'} {ends}")
     return f"{head}. {'; '.join(said)}."
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.3g} to {max(values):.3g}" if values else "nowhere"
 
 
 def is_empty(panel: Panel) -> bool:
@@ -182,6 +189,15 @@ def _arrows(axes: Any, panel: Panel) -> None:
     _legend(axes, panel)
 
 
+def _points(axes: Any, panel: Panel) -> None:
+    """Clouds, in axes of one scale: an angle is seen as it is."""
+    for line, look in zip(panel.lines, _looks(panel.lines), strict=True):
+        axes.plot(line.x, line.y, look.marker, markersize=4, color=look.colour, label=_plain(line.label), alpha=0.8)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.grid(alpha=0.3)
+    _legend(axes, panel)
+
+
 def _surface(axes: Any, panel: Panel) -> None:
     x, y, z = _mesh(panel)
     axes.plot_surface(x, y, z, cmap="cividis", linewidth=0, antialiased=True)
@@ -216,4 +232,4 @@ def _mesh(panel: Panel) -> tuple[Any, Any, Any]:
     return x, y, np.ma.masked_invalid(z)
 
 
-_DRAWN = {"lines": _lines, "arrows": _arrows, "surface": _surface, "contour": _contour}
+_DRAWN = {"lines": _lines, "arrows": _arrows, "points": _points, "surface": _surface, "contour": _contour}

@@ -14,7 +14,7 @@ from .colours import method_of
 from .tables import Cell, is_split, names, number
 
 Epoch = dict[str, Any]
-Kind = Literal["lines", "arrows", "surface", "contour"]
+Kind = Literal["lines", "arrows", "points", "surface", "contour"]
 SURFACE: Kind = "surface"
 CONTOUR: Kind = "contour"
 CURVES: dict[Form, tuple[str, str]] = {  # form -> what is drawn by epoch or by time, and where it stands in a record
@@ -46,7 +46,8 @@ class Panel:
     """One pair of axes.
 
     Args:
-        kind: lines; arrows, from the first point of a line to its last; surface or contour of `surface`.
+        kind: lines; arrows, from the first point of a line to its last; points that nothing joins; surface or contour of
+            `surface`.
         ticks: names of x = 0, 1, 2, ...; empty for numbers.
         percent: y runs from 0 to 100.
     """
@@ -106,11 +107,22 @@ def panels_of_computed(spec: Spec, result: Computed) -> list[Panel]:
     for surface in result.surfaces:
         for kind, title in ((SURFACE, "surface"), (CONTOUR, "contours")):
             drawn.append(Panel(title, kind, x_label=surface.x_label, y_label=surface.y_label, surface=surface))
-    if result.curves:
+    if result.curves and spec.form == "points":
+        drawn += _clouds(result)
+    elif result.curves:
         lines = tuple(_line(curve) for curve in result.curves)
         form: Kind = "arrows" if spec.form == "direction" and _are_arrows(result.curves) else "lines"
         drawn.append(Panel("", form, lines, result.x_label, result.y_label, result.log))
     return drawn
+
+
+def _clouds(result: Computed) -> list[Panel]:
+    """«original: points» and «original: marked» are two clouds in one pair of axes, «original»."""
+    groups: dict[str, list[Line]] = {}
+    for curve in result.curves:
+        title, _, name = curve.label.rpartition(": ")
+        groups.setdefault(title or name, []).append(Line(name, curve.x, curve.y))
+    return [Panel(title, "points", tuple(lines), result.x_label, result.y_label) for title, lines in groups.items()]
 
 
 def epochs_of(trial: Trial, store: Store) -> list[Epoch]:

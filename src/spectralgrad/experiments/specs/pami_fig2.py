@@ -1,9 +1,13 @@
 from ..spec import Spec
+from ._style import later, says
 
 SPEC = Spec(
     id="pami-fig2",
     paper="PAMI",
     shows="correlated points, PCA-whitened, ZCA-whitened; colour transfer; style transfer",
     kind="style",
+    form="points",
+    make=later("whitening_figure", "figure2"),
+    says=says(),
     claim="Both whitenings decorrelate; PCA rotates the points, ZCA keeps their orientation.",
 )

@@ -1,4 +1,5 @@
 from ..spec import Printed, Spec
+from ._style import later, says
 
 SPEC = Spec(
     id="pami-table10",
@@ -13,5 +14,7 @@ SPEC = Spec(
             "PAMI Table 10: time for an image, on a Titan X.",
         ),
     ),
+    make=later("style_artifacts", "table10"),
+    says=says(),
     claim="SVD-WCT is much faster than PI-WCT, as fast as Clip-WCT, and slower than GD-WCT.",
 )

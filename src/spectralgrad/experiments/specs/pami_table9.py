@@ -1,4 +1,5 @@
 from ..spec import Printed, Spec
+from ._style import later, says
 
 SPEC = Spec(
     id="pami-table9",
@@ -17,5 +18,7 @@ SPEC = Spec(
             "PAMI Table 9: sharpness scores; larger is sharper.",
         ),
     ),
+    make=later("style_artifacts", "table9"),
+    says=says(),
     claim="Methods with a standard SVD give sharper images than GD-WCT; SVD-WCT is similar to PI-WCT.",
 )
