@@ -65,7 +65,7 @@ def test_record_has_every_epoch_and_the_end(store: Store) -> None:
     for line in outcome.epochs:
         assert 0 < line["train_loss"] < 10
         assert 0 <= line["train_error"] <= 100
-        assert 0 <= line["test_error"] <= 100
+        assert 0 <= line["top5_error"] < line["test_error"] <= 100
         assert line["seconds"] > 0
     assert outcome.test_error == outcome.epochs[-1]["test_error"]
     assert outcome.best_error == min(line["test_error"] for line in outcome.epochs)

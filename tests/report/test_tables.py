@@ -5,11 +5,12 @@ import io
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 
-from spectralgrad.experiments.spec import Entry
+from spectralgrad.experiments.spec import Entry, Figure
 from spectralgrad.experiments.store import Store
 from spectralgrad.experiments.trial import Trial
 from spectralgrad.report.tables import Cell, Failure, arrange, cell_lines, group_failures, measure, to_csv
@@ -50,6 +51,23 @@ def test_statistics_equal_numpys(store: Store) -> None:
     assert cell.failures == (Failure("SVD", "d = 4", 3, "the loss is NaN", 1),)
     assert cell.shown_success() == "75 % (3/4, 2 to run)"
     assert cell.shown_mean() == "5.62 ± 1.35"
+
+
+def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Store) -> None:
+    top1 = entry(1)
+    with store.recording(top1.trials[0]) as recording:
+        for epoch, (top5, failures) in enumerate([(9.0, 2), (7.0, 1)]):
+            recording.append("epoch", epoch=epoch, test_error=20.0, top5_error=top5, monitor={"solver_failures": failures})
+        recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
+    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in get_args(Figure)}
+    assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0}
+
+
+def test_a_record_without_a_figure_shows_a_dash(store: Store) -> None:
+    """As those of before the figure was recorded."""
+    some = entry(1)
+    record(store, some.trials[0], "finished", 5.0)
+    assert measure(replace(some, figure="top5_error"), store).shown_mean() == "–"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from .watch import Diverged, Finiteness, failed_attempts, figures
 
 MEASURED = 4  # steps of an epoch that the condition monitor records, about
 LOOK = 50  # steps between two looks at a GPU's flag for numbers that are not finite
+TOP = 5  # guesses of the top-5 error
 EVALUATED = 512  # images of a batch in evaluation, up to 64 pixels
 
 
@@ -93,7 +94,7 @@ class Run:
         train_loss, train_error = self._train(epoch)
         seconds = time.perf_counter() - start
         self._require_finite_weights()
-        test_loss, test_error = self._evaluate()
+        test_loss, test_error, top5_error = self._evaluate()
         if not abs(test_loss) < float("inf"):
             raise Diverged("the test loss is not finite", self.step)
         return {
@@ -103,6 +104,7 @@ class Run:
             "train_error": train_error,
             "test_loss": test_loss,
             "test_error": test_error,
+            "top5_error": top5_error,
             "seconds": seconds,
             "monitor": {**self._figures(), "solver_failures": failed_attempts() - failures},
         }
@@ -158,21 +160,22 @@ class Run:
         return sums
 
     @torch.no_grad()
-    def _evaluate(self) -> tuple[float, float]:
-        """Mean loss and error in percent over the test set, in evaluation mode."""
+    def _evaluate(self) -> tuple[float, float, float]:
+        """Mean loss, error and top-5 error in percent over the test set, in evaluation mode."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
         count = len(self.data.test_y)
         size = EVALUATED if self.data.size <= 64 else self.trial.batch
-        totals = torch.zeros(2, dtype=torch.float64, device=self.fabric.device)
+        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
         self.net.eval()
         for start in range(count * rank // world, count * (rank + 1) // world, size):
             part = slice(start, min(start + size, count * (rank + 1) // world))
             x, y = self.data.test_x[part].to(self.fabric.device), self.data.test_y[part]
             logits = self.net(standardised(x, self.data, self.dtype))
             loss = cross_entropy(logits, y, reduction="sum")
-            totals += torch.stack([loss.double(), (logits.argmax(1) != y).sum().double()])
-        loss, errors = (self._over_ranks(totals) / count).tolist()
-        return loss, 100 * errors
+            near = logits.topk(min(TOP, logits.shape[1])).indices != y.unsqueeze(1)  # (N, 5), the best first
+            totals += torch.stack([loss.double(), near[:, 0].sum().double(), near.all(1).sum().double()])
+        loss, errors, all_five = (self._over_ranks(totals) / count).tolist()
+        return loss, 100 * errors, 100 * all_five
 
     def _over_ranks(self, sums: Tensor) -> Tensor:
         if self.fabric.world_size > 1:

@@ -9,6 +9,7 @@ from .trial import Trial
 
 SCALES = ("smoke", "short", "paper")
 Scale = Literal["smoke", "short", "paper"]
+Figure = Literal["test_error", "top5_error", "solver_failures"]  # errors in percent after the last epoch; failures in all
 Kind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
     "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
@@ -27,11 +28,15 @@ class Printed:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of our table, or one curve of our figure: the same trial with several seeds."""
+    """One cell of our table, or one curve of our figure: the same trial with several seeds, and which figure of it counts.
+
+    Cells of one row may share their trials: top-1 and top-5 errors, and how often the solver failed.
+    """
 
     row: str
     column: str
     trials: tuple[Trial, ...]
+    figure: Figure = "test_error"
 
 
 @dataclass(frozen=True)

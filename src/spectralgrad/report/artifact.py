@@ -32,12 +32,15 @@ class Findings:
     cells: tuple[Cell, ...] = ()
     result: Computed | None = None
     panels: list[Panel] = field(default_factory=list)
-    begun: int = 0  # trials that have epochs but no end
+    planned: int = 0  # trials, each counted once: cells may share theirs
+    run: int = 0  # of them to an end
+    finished: int = 0
+    begun: int = 0  # with epochs, but no end
     problem: str = ""  # why the records cannot be read
 
     @property
     def has_records(self) -> bool:
-        return self.result is not None or self.begun > 0 or any(cell.run for cell in self.cells)
+        return self.result is not None or self.begun > 0 or self.run > 0
 
     @property
     def state(self) -> str:
@@ -50,11 +53,9 @@ class Findings:
             parts.append(
                 {"timing": "measured", "style": "evaluated"}.get(self.spec.kind, "computed") + agrees[self.result.agrees]
             )
-        if self.cells and (self.begun or any(cell.run for cell in self.cells)):
-            # Cells of one artifact may share trials: what is counted here is cells x seeds.
-            run, planned = sum(cell.run for cell in self.cells), sum(cell.planned for cell in self.cells)
-            finished = sum(cell.finished for cell in self.cells)
-            parts.append(f"{run} of {planned} trainings run: {finished} finished, {run - finished} failed")
+        if self.begun or self.run:
+            failed = self.run - self.finished
+            parts.append(f"{self.run} of {self.planned} trainings run: {self.finished} finished, {failed} failed")
             parts += [f"{self.begun} not at their end"] if self.begun else []
         return "; ".join(parts) or "no records"
 
@@ -67,7 +68,11 @@ def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
             found.entries = spec.entries(scale)
             found.cells = tuple(measure(entry, store) for entry in found.entries)
             trials = trials_of(found.entries)
-            found.begun = sum(store.outcome(trial) is None and bool(epochs_of(trial, store)) for trial in trials)
+            outcomes = [store.outcome(trial) for trial in trials]
+            found.planned, found.run = len(trials), sum(outcome is not None for outcome in outcomes)
+            found.finished = sum(outcome is not None and outcome.status == "finished" for outcome in outcomes)
+            unfinished = [trial for trial, outcome in zip(trials, outcomes, strict=True) if outcome is None]
+            found.begun = sum(bool(epochs_of(trial, store)) for trial in unfinished)
             found.panels += panels_of_training(spec, found.entries, found.cells, store)
         if spec.is_computed:
             found.result = store.load_computed(spec.id, scale)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from spectralgrad.experiments.spec import Entry, Printed
-from spectralgrad.experiments.store import Store
+from spectralgrad.experiments.spec import Entry, Figure, Printed
+from spectralgrad.experiments.store import Outcome, Store
 
 DASH = "–"  # no trial finished, or none was run
 CELL_COLUMNS = (
@@ -119,6 +119,15 @@ def number(x: Any) -> float:
         return math.nan
 
 
+def figure_of(outcome: Outcome, figure: Figure) -> float:
+    """What a cell shows of a training; NaN where its record, being older, does not have it."""
+    if figure == "test_error":
+        return number(outcome.test_error)
+    if figure == "solver_failures":
+        return sum(number(line.get("monitor", {}).get("solver_failures")) for line in outcome.epochs)
+    return number(outcome.epochs[-1].get(figure)) if outcome.epochs else math.nan
+
+
 def measure(entry: Entry, store: Store) -> Cell:
     """What the records say of one cell."""
     errors, failures, seconds = [], [], 0.0
@@ -129,7 +138,7 @@ def measure(entry: Entry, store: Store) -> Cell:
         taken = number(outcome.seconds)
         seconds += taken if math.isfinite(taken) else 0.0
         if outcome.status == "finished":
-            errors.append(number(outcome.test_error))
+            errors.append(figure_of(outcome, entry.figure))
         else:
             reason = outcome.reason or "no reason recorded"
             failures.append(Failure(entry.row, entry.column, trial.seed, reason, len(outcome.epochs)))

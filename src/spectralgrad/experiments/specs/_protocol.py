@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
-from ..spec import Entry, Scale
+from ..spec import Entry, Figure, Scale
 from ..trial import Trial
 
 Change = Mapping[str, Any]  # fields of a trial
@@ -71,15 +72,26 @@ def trial(base: Trial, *changes: Change, seed: int = 0) -> Trial:
     return replace(result, **_PLAIN) if result.layer == "bn" else result
 
 
-def cells(base: Trial, rows: Mapping[str, Change], columns: Mapping[str, Change], seeds: int) -> tuple[Entry, ...]:
-    """An entry for each row and column, row by row.
+def cells(
+    base: Trial,
+    rows: Mapping[str, Change],
+    columns: Mapping[str, Change],
+    seeds: int,
+    figures: Mapping[str, Figure] = MappingProxyType({}),
+) -> tuple[Entry, ...]:
+    """An entry for each row and column, row by row; ``figures`` says which figure a column shows, if not the test error.
 
     >>> grid = cells(DIGITS, {"BN": BN, "Taylor": TAYLOR}, by_d(4, 8), seeds=2)
     >>> [(entry.row, entry.column, len(entry.trials)) for entry in grid]
     [('BN', 'd = 4', 2), ('BN', 'd = 8', 2), ('Taylor', 'd = 4', 2), ('Taylor', 'd = 8', 2)]
     """
     return tuple(
-        Entry(row, column, tuple(trial(base, one, other, seed=seed) for seed in range(seeds)))
+        Entry(
+            row,
+            column,
+            tuple(trial(base, one, other, seed=seed) for seed in range(seeds)),
+            figures.get(column, "test_error"),
+        )
         for row, one in rows.items()
         for column, other in columns.items()
     )

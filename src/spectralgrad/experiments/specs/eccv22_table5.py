@@ -1,14 +1,20 @@
-from ..spec import Entry, Printed, Scale, Spec
+from ..spec import Entry, Figure, Printed, Scale, Spec
 from ._conditioning import PAPER_SAYS, SMOKE, TABLE4, treatments
 from ._pooling import resnet18
 from ._protocol import cells, says
 
 COLUMNS = ("Failure Times", "Top-1 Acc. (%)", "Top-5 Acc. (%)")
+FIGURES: dict[str, Figure] = {
+    "Failure Times": "solver_failures",
+    "Top-1 Error (%)": "test_error",
+    "Top-5 Error (%)": "top5_error",
+}
 
 
 def entries(scale: Scale) -> tuple[Entry, ...]:
     labels = SMOKE if scale == "smoke" else TABLE4
-    return cells(resnet18(scale), {label: treatments(label) for label in labels}, {COLUMNS[1]: {}}, seeds=1)
+    rows = {label: treatments(label) for label in labels}
+    return cells(resnet18(scale), rows, {column: {} for column in FIGURES}, seeds=1, figures=FIGURES)
 
 
 ROWS = (
@@ -38,8 +44,7 @@ SPEC = Spec(
     says=says(
         smoke="Pooling of 16 channels.",
         short="No ImageNet here: pooling of 64 channels on CIFAR-10.",
-        paper=f"{PAPER_SAYS} Ours are errors, 100 % less the accuracy; top-5 is not recorded; solver failures are in the "
-        "monitor's figures.",
+        paper=f"{PAPER_SAYS} Ours are errors, 100 % less the accuracy.",
     ),
     claim="NOG, OW and OLR together are best, 0.7 % above SVD, and the solver never fails.",
 )
