@@ -71,7 +71,9 @@ def matching(
 
     Any orthogonal Q gives the covariance of the style. Q = I is PAMI eq. 30-33. With Q the polar factor of
     C_s^(1/2) C^(1/2), C = C_c + eps I, the map is C^(-1/2) (C^(1/2) C_s C^(1/2))^(1/2) C^(-1/2): of all those maps the one
-    that moves the content least, symmetric and positive, so that no direction is turned into its opposite.
+    that moves the content least, symmetric and positive, so that no direction is turned into its opposite. There is one such
+    map only, so that any factor of C serves in the place of C^(1/2); from C = L L^T it is L^-T (L^T C_s L)^(1/2) L^-1, with
+    one decomposition instead of two.
 
     Args:
         content: of the features that will be mapped.
@@ -87,12 +89,13 @@ def matching(
     C = content.covariance()
     identity = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device)
     C = C + eps * identity
-    white = inv_sqrtm(C)
     if coloring == "zca":
-        color = matmul(_root(style.covariance()), white)
+        color = matmul(_root(style.covariance()), inv_sqrtm(C))
     else:
-        root = hermitian_part(matmul(C, white))
-        color = sandwich(white, _root(hermitian_part(sandwich(root, style.covariance()))))
+        L = torch.linalg.cholesky(C)
+        root = _root(hermitian_part(sandwich(L.mT, style.covariance())))
+        left = torch.linalg.solve_triangular(L.mT, root, upper=True)
+        color = torch.linalg.solve_triangular(L, left, upper=False, left=False)
     matrix = (1 - strength) * identity + strength * color
     mean = torch.lerp(content.mean, style.mean, strength)
     return Matching(matrix.float(), content.mean.float().unsqueeze(-1), mean.float().unsqueeze(-1))
