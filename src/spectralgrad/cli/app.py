@@ -21,14 +21,14 @@ from spectralgrad.experiments.store import Store
 from spectralgrad.experiments.sweep import cores, run_spec, run_trials
 from spectralgrad.experiments.trial import Trial
 
-from .bars import Bars, label
+from .bars import SPEAKS, Bars, label
 from .bench import STOPPED
 from .style import train_style
 from .transfer import run_transfer
 
 WIDE = 160  # columns where there is no terminal
 app = typer.Typer(help=sg.__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
-plain = Console(width=None if Console().is_terminal else WIDE)
+plain = Console(width=None if Console().is_terminal else WIDE, quiet=not SPEAKS)
 
 Records = Annotated[Path, typer.Option("--records", help="folder of the records")]
 Data = Annotated[Path | None, typer.Option("--data", help="folder of the data sets (or SPECTRALGRAD_DATA)")]

@@ -1,5 +1,6 @@
 """Progress bars of a sweep, on stderr: one for all trials, one for each that runs."""
 
+import os
 from types import TracebackType
 
 from rich.console import Console
@@ -7,6 +8,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from spectralgrad.experiments.sweep import Event
 from spectralgrad.experiments.trial import Trial
+
+SPEAKS = os.environ.get("RANK", "0") == "0"  # of several processes that torchrun starts one tells
 
 
 def label(trial: Trial) -> str:
@@ -24,7 +27,7 @@ class Bars:
 
     def __init__(self, trials: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
+        self.progress = Progress(*columns, console=Console(stderr=True, quiet=not SPEAKS), transient=True)
         self.all = self.progress.add_task("trials", total=trials)
         self.running: dict[Trial, TaskID] = {}
 
