@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.utils import parametrize
 
 import spectralgrad as sg
 from spectralgrad.kernels import whitening
@@ -128,6 +129,23 @@ def test_interpreted_state() -> None:
     assert layer.last_covariance is not None
     mean = x.transpose(0, 1).flatten(1)[:3]
     torch.testing.assert_close(layer.last_covariance[0], torch.cov(mean, correction=0), rtol=1e-4, atol=1e-4)
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_parametrization() -> None:
+    """A weight that is computed when it is asked for."""
+
+    class Doubled(torch.nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return 2 * x
+
+    x = features((6, 6, 3, 3))
+    layer = DecorrelatedBatchNorm2d(6, 3)
+    parametrize.register_parametrization(layer, "weight", Doubled())
+    got, plain = steps(layer, x, 1), steps(DecorrelatedBatchNorm2d(6, 3), x, 1)
+    assert cases.relative_error(got["y 0"], 2 * plain["y 0"]) < 1e-6
+    assert cases.relative_error(got["dparametrizations.weight.original"], 2 * plain["dweight"]) < 1e-5
 
 
 @in_interpreter

@@ -24,8 +24,6 @@ from .statistics import BatchStatistics, covariance_of, identity_like, require_o
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
 
-_COUNT = "num_batches_tracked"
-
 
 class _DecorrelatedBatchNorm(BatchStatistics):
     running_covariance: Tensor | None
@@ -137,8 +135,6 @@ class _DecorrelatedBatchNorm(BatchStatistics):
 
     def _is_one_step(self, input: Tensor) -> bool:
         """Whether kernels/whitening.py does all that this layer asks for."""
-        own = [self._parameters["weight"], self._parameters["bias"], self._buffers["running_mean"]]
-        own.append(self._buffers.get("running_covariance"))
         return (
             self.whitening == "zca"
             and self.running == "covariance"
@@ -147,18 +143,19 @@ class _DecorrelatedBatchNorm(BatchStatistics):
             and self.momentum is not None
             and not checking(input)
             and runs_on(input, self.group_size)
-            and all(x is None or _is_plain(x, input.device) for x in own)
+            and all(
+                x is None or _is_plain(x, input.device)  # type: ignore[arg-type]
+                for x in (self.weight, self.bias, self.running_mean, self.running_covariance)
+            )
         )
 
     def _averages(self) -> Running | None:
         """The running values, where this pass updates them."""
-        if not (self.training and self.track_running_stats):
-            return None
-        mean, covariance, count = (self._buffers[name] for name in ("running_mean", "running_covariance", _COUNT))
-        if mean is None or covariance is None or count is None:
+        mean, covariance, batches = self.running_mean, self.running_covariance, self.num_batches_tracked
+        if not (self.training and self.track_running_stats) or mean is None or covariance is None or batches is None:
             return None
         assert self.momentum is not None
-        return Running(mean, covariance, count, self.momentum)
+        return Running(mean, covariance, batches, self.momentum)
 
     def _start(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The eigenvectors of the last step, if they fit."""
