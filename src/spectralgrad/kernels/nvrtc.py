@@ -44,6 +44,11 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     return None
 
 
+def is_available() -> bool:
+    """Whether there is an NVRTC to compile with."""
+    return _libraries() is not None
+
+
 def takes(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device and dtype of ``x``, a tensor with entries and memory of its own."""
     return (
@@ -52,7 +57,7 @@ def takes(x: Tensor) -> bool:
         and x.dtype in REAL
         and x.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        and _libraries() is not None
+        and is_available()
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import affine, jacobi, moments, spectral, tiles
+from . import affine, jacobi, moments, nvrtc, spectral, tiles
 from .tiles import Part
 
 
@@ -41,7 +41,8 @@ class Kept(NamedTuple):
 
 def runs_on(x: Tensor, group_size: int) -> bool:
     """Whether `forward` takes ``x`` (N, C, *) in groups of ``group_size`` channels."""
-    return x.is_cuda and tiles.fits(x, group_size) and spectral.fits(group_size, torch.float32, x.device.index)
+    compiles = x.is_cuda and nvrtc.is_available() and tiles.fits(x, group_size)
+    return compiles and spectral.fits(group_size, torch.float32, x.device.index)
 
 
 def forward(
