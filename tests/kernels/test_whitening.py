@@ -1,6 +1,7 @@
 """The kernels of a whitening step together: Triton's in its interpreter, CUDA's under the emulator."""
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -79,6 +80,48 @@ def test_interpreted_steps(name: str, affine: bool) -> None:
     for key, value in want.items():
         assert cases.relative_error(got[key], value) < 3e-4, key
     assert layer.num_batches_tracked == 2
+
+
+def tied(x: Tensor) -> Tensor:
+    """Covariance I: all eigenvalues are equal, to the last bit or nearly so."""
+    n = x.numel() // x.shape[1]
+    signs = torch.tensor(
+        [[(-1.0) ** (k >> i & 1) for k in range(n)] for i in range(x.shape[1])]
+    )  # rows of a Hadamard matrix
+    return signs.unflatten(1, (x.shape[0], *x.shape[2:])).transpose(0, 1).contiguous()
+
+
+HARD: dict[str, Callable[[Tensor], Tensor]] = {
+    "constant": lambda x: torch.full_like(x, 3.0),
+    "tied": tied,
+    "nearly tied": lambda x: tied(x) + 1e-4 * x,
+    "rank deficient": lambda x: torch.cat([x[:, :2], x[:, :2], x[:, :2]], 1),
+    "scaled 1e8": lambda x: 1e8 * x,
+    "scaled 1e-8": lambda x: 1e-8 * x,
+    "far mean": lambda x: x + 1e3,
+}
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize("hard", HARD)
+def test_interpreted_hard_spectra(hard: str) -> None:
+    x = HARD[hard](features((8, 6, 4, 2), mean=0.0))
+    got, want = (steps(DecorrelatedBatchNorm2d(6, 3, eps=1e-2, dtype=x.dtype), x, 1) for x in (x, x.double()))
+    for key, value in want.items():
+        assert got[key].isfinite().all(), key
+        scale = max(float(value.abs().max()), 1e-6)
+        assert float((got[key].double() - value).abs().max()) < 1e-3 * scale, key
+
+
+@in_interpreter
+@pytest.mark.usefixtures("kernels")
+def test_interpreted_graded_spectrum() -> None:
+    """Deviations from 1e3 to 1e-3: single precision does not know the smallest eigenvalues, and eps speaks for them."""
+    x = features((8, 6, 4, 2), mean=0.0) * torch.logspace(3, -3, 6).view(1, 6, 1, 1)
+    got, want = (steps(DecorrelatedBatchNorm2d(6, eps=1.0, dtype=x.dtype), x, 1) for x in (x, x.double()))
+    for key, value in want.items():
+        assert cases.relative_error(got[key], value) < 1e-3, key
 
 
 @in_interpreter
