@@ -1,5 +1,6 @@
 """Training from records: what is recorded, failures as results, resuming bit for bit, and full disks."""
 
+import copy
 import errno
 import math
 import os
@@ -25,6 +26,7 @@ from spectralgrad.experiments.store import Outcome, Store, StoreError
 from spectralgrad.experiments.train import run_trial
 from spectralgrad.experiments.trial import Trial
 from spectralgrad.experiments.watch import Diverged, Finiteness, figures
+from spectralgrad.nn import DecorrelatedBatchNorm2d
 
 TINY = Trial(width=8, epochs=3, batch=64, train_samples=192, test_samples=64, milestones=(2,))
 # Power iteration draws its starts from torch's generator in every step: a resumed run must find it where it was.
@@ -495,3 +497,17 @@ def test_unknown_devices_are_named(device: str, store: Store) -> None:
 def test_cuda_without_a_gpu_is_an_error(store: Store) -> None:
     with pytest.raises(OptionError, match="sees no GPU"):
         run_trial(TINY, store, device="cuda")
+
+
+def test_starting_bases_go_through_a_checkpoint(tmp_path: Path) -> None:
+    """What layers with warm_start go on from is in no state_dict."""
+    model = torch.nn.Sequential(DecorrelatedBatchNorm2d(4, 2, warm_start=True), DecorrelatedBatchNorm2d(4, 2))
+    model[0].last_basis = torch.eye(2).flip(0).repeat(2, 1, 1)
+    checkpoint.save(tmp_path / "a.ckpt", {"key": "k", "bases": checkpoint.bases_of(model)})
+    state = checkpoint.load(tmp_path / "a.ckpt", "k")
+    assert state is not None
+    other = copy.deepcopy(model)
+    other[0].last_basis, other[1].last_basis = None, torch.eye(2).repeat(2, 1, 1)
+    checkpoint.set_bases(other, state["bases"], torch.device("cpu"))
+    assert torch.equal(other[0].last_basis, model[0].last_basis)
+    assert other[1].last_basis is None

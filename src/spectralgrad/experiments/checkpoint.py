@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import Module
 
 from spectralgrad.errors import SpectralError
 
@@ -74,6 +75,19 @@ def load(path: Path, key: str) -> State | None:
             f"`train`: {path} is no checkpoint of trial {key} in format {FORMAT}. Remove it: the trial then starts over."
         )
     return state
+
+
+def bases_of(model: Module) -> State:
+    """The eigenvectors from which layers with warm_start go on, by the layers' names: no part of a state_dict."""
+    found = {name: getattr(layer, "last_basis", None) for name, layer in model.named_modules()}
+    return {name: basis for name, basis in found.items() if basis is not None}
+
+
+def set_bases(model: Module, bases: State, device: torch.device) -> None:
+    """Give the layers what `bases_of` found; the others start anew."""
+    for name, layer in model.named_modules():
+        if hasattr(layer, "last_basis"):
+            layer.last_basis = bases[name].to(device) if name in bases else None
 
 
 def random_state() -> State:

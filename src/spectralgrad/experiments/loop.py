@@ -15,7 +15,7 @@ from spectralgrad.data.batches import placed, standardised
 from spectralgrad.diagnostics import ConditionMonitor
 from spectralgrad.models.build import build, watched_layers
 
-from .checkpoint import State, random_state, set_random_state
+from .checkpoint import State, bases_of, random_state, set_bases, set_random_state
 from .methods import penalty, synchronise, treat_step, treat_weight
 from .trial import Trial
 from .watch import Diverged, Finiteness, failed_attempts, figures
@@ -67,6 +67,7 @@ class Run:
             "epoch": epoch,
             "step": self.step,
             "model": self.model.state_dict(),
+            "bases": bases_of(self.model),
             "optimizer": self.optimizer.state_dict(),
             "random": random_state(),
         }
@@ -74,6 +75,7 @@ class Run:
     def restore(self, state: State) -> int:
         """Take up a state; returns the epoch to go on with."""
         self.model.load_state_dict(state["model"])
+        set_bases(self.model, state.get("bases", {}), self.fabric.device)
         self.optimizer.load_state_dict(state["optimizer"])
         set_random_state(state["random"])
         self.step = int(state["step"])
