@@ -48,15 +48,15 @@ def decompose(
         if (pairs := chosen.solve_if_hermitian(M)) is not None:
             return pairs
         if torch.equal(M, M.mH):  # Hermitian to the last bit, as most are; NaN is not equal, and `_rescue` finds Inf
-            return _solve(who, M, solver.solve)  # type: ignore[return-value]
+            return _solve(who, M, chosen.solve)  # type: ignore[return-value]
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
-        return _solve(who, H, solver.solve)  # type: ignore[return-value]
+        return _solve(who, H, chosen.solve)  # type: ignore[return-value]
     if (pairs := chosen.solve_anything(M, start)) is not None:
         return pairs
     H = hermitian_part(M)
     broken = _broken(H)
-    w, V = _solve(who, H.masked_fill(broken, 0), solver.solve)
+    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve)
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
