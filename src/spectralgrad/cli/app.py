@@ -52,7 +52,8 @@ def answered(command: str) -> Iterator[None]:
     except OSError as error:
         code, words = 1, f"spectralgrad {command}: {error.filename}: {error.strerror}."
     except KeyboardInterrupt:
-        code, words = STOPPED, f"spectralgrad {command}: stopped; the same command goes on from here."
+        rest = "what was written is whole" if command == "transfer" else "the same command goes on from here"
+        code, words = STOPPED, f"spectralgrad {command}: stopped; {rest}."
     if code:
         typer.echo(words, err=True)
         raise typer.Exit(code)
