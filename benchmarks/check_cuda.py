@@ -179,6 +179,8 @@ def time_solvers() -> None:
 
 
 if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        sys.exit("check_cuda.py needs a CUDA device, and torch sees none here.")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, spectralgrad {sg.__version__}")
     for check in (
         check_values,

@@ -47,10 +47,12 @@ def miss(name: str) -> str:
 @contextmanager
 def precision(mode: str) -> Iterator[None]:
     before, tiles.PRECISION = tiles.PRECISION, mode
+    tiles.forget_launches()
     try:
         yield
     finally:
         tiles.PRECISION = before
+        tiles.forget_launches()
 
 
 def error(got: Tensor, want: Tensor) -> float:
@@ -318,12 +320,14 @@ def sweep() -> None:
                         table[d] = usual._replace(block=block, warps=warps, programs=programs)
                         if block < 16:
                             continue
+                        tiles.forget_launches()
                         try:
                             tried.append((gpu_time(captured(calls[name][0]), runs=20, warm_up=3), table[d]))
                         except Exception as problem:  # out of shared memory, mostly
                             print(f"  {name} d={d} {table[d]}: {type(problem).__name__}")
                             torch.cuda.synchronize()
             table[d] = usual
+            tiles.forget_launches()
             for ms, config in sorted(tried)[:3]:
                 print(f"  {name} d={d} {ms * 1e3:.0f} us ({tensors * x.nbytes / ms / 1e6:.0f} GB/s) {config}", flush=True)
 

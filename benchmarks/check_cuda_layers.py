@@ -133,6 +133,8 @@ def over_nccl() -> None:
 
 
 if __name__ == "__main__":
+    if not torch.cuda.is_available():
+        sys.exit("check_cuda_layers.py needs a CUDA device, and torch sees none here.")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, spectralgrad {sg.__version__}")
     for check in (flags_on_and_off, gradients, evaluation_follows_training, step_with_scaler, compiled, over_nccl):
         check()

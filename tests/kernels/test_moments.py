@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine, moments, tiles
+from spectralgrad.kernels import moments, tiles
 from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
 
 from .. import cases
@@ -88,28 +88,14 @@ def launches(
         patch.setattr(tiles, "fits", lambda *_: True)
         patch.setattr(tiles.Launch, "__call__", record)
         patch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
-        _forget_launches()
+        tiles.forget_launches()
         call()
-    _forget_launches()
+    tiles.forget_launches()
     return seen
 
 
 def _layout(x: Tensor) -> tiles.Layout | None:
     return tiles.layout(x.shape, x.stride())
-
-
-def _forget_launches() -> None:
-    """They hold the number of multiprocessors."""
-    for cached in (
-        tiles.plan,
-        moments._split,
-        moments._merge,
-        affine._transform,
-        affine._sums,
-        affine._add,
-        affine._combine,
-    ):
-        cached.cache_clear()
 
 
 def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -21,7 +21,6 @@ _ANY_MULTIPROCESSORS = 4  # for the interpreter: enough for several splits of a 
 _AMPERE, _WIDE = 8, (9, 10)  # TF32 products need Ampere; tiles above 32 the shared memory and wgmma of sm_90 and sm_100
 _LARGEST_ELSEWHERE = 32
 _ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
-launches = lru_cache(maxsize=1024)  # of functions from shapes, strides and dtypes to a Launch
 
 Size = tuple[int, ...]
 
@@ -183,6 +182,23 @@ def _places(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
         places.append(total)
         total += -(-size * 4 // _ALIGNED) * _ALIGNED // 4
     return tuple(places), total
+
+
+_kept: list[Any] = []
+Make = TypeVar("Make", bound=Callable[..., Any])
+
+
+def launches(make: Make) -> Make:
+    """Keep what a function makes of shapes, strides and dtypes: a `Launch`."""
+    cached = lru_cache(maxsize=1024)(make)
+    _kept.append(cached)
+    return cast(Make, cached)
+
+
+def forget_launches() -> None:
+    """For who changes PRECISION or a table of configurations: they are part of what was kept."""
+    for cached in (plan, *_kept):
+        cached.cache_clear()
 
 
 class Launch:
