@@ -138,7 +138,7 @@ def test_the_gallery_is_made_of_drawn_pictures_and_results(tmp_path: Path, netwo
 def test_drawn_pictures_have_every_style_and_strength(networks: dict[str, Networks]) -> None:
     pictures = gallery_page.drawn_pictures(networks, 32)
     assert list(dict.fromkeys(picture.column for picture in pictures)) == [
-        *("content", "style", "colours alone", "deep, strength 0.5", "deep, strength 1")
+        *("content", "style", "colours alone", "deep, strength 0.6", "deep, strength 1")
     ]
     assert len(pictures) == 15
     assert len({picture.data for picture in pictures}) == 15  # every option changes the picture

@@ -152,7 +152,7 @@ def watched(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """By level, the features (C, n) of the result as the decoder gets them, and those of the style."""
     seen: dict[str, list[Tensor]] = {}
-    made = TransferOptions(device="cpu", **options)
+    made = TransferOptions(device="cpu", **{"strength": 1.0, **options})
     moved = DeepTransfer(
         style, None, options=made, networks=networks, clock=Clock(),
         watch=lambda level, x: seen.setdefault(level, []).append(x.flatten(1)),
@@ -204,6 +204,14 @@ def test_strength_goes_from_the_content_to_the_style() -> None:
     assert distance[0] == 0
     assert distance == sorted(distance)
     assert distance[1] < 0.1 * distance[3]
+
+
+def test_each_level_has_a_strength_of_its_own() -> None:
+    content, style = embedded("photo"), embedded("vangogh")
+    assert torch.equal(deep(style, depth=1)(content).colors, deep(style, depth=1, strength=0.6)(content).colors)
+    pixels = [Stylist(style, TransferOptions(level="pixels", strength=s))(content).colors for s in (None, 1.0, 0.6)]
+    assert torch.equal(pixels[0], pixels[1])
+    assert not torch.equal(pixels[0], pixels[2])
 
 
 CHANGES = [{"depth": 2}, {"groups": 16}, {"strength": 0.5}, {"style_size": 32}, {"level": "pixels"}, {"coloring": "zca"}]

@@ -29,7 +29,7 @@ def run_transfer(
     style: Annotated[Path, typer.Argument(help="a picture")],
     out: Annotated[Path, typer.Option("--out", "-o", help="the result: a picture, or a folder for a folder")],
     level: Annotated[Level, typer.Option(help="features of a network, or colours alone")] = "deep",
-    strength: Annotated[float, typer.Option(help="0, the content unchanged, to 1")] = 1.0,
+    strength: Annotated[float | None, typer.Option(help="0, the content, to 1; otherwise 0.6, pixels: 1")] = None,
     size: Annotated[int | None, typer.Option(help="longer side of the result, in pixels; otherwise the content's")] = None,
     style_size: Annotated[int | None, typer.Option(help="longer side of the style: how large strokes are")] = None,
     groups: Annotated[int | None, typer.Option(help="groups of channels, each by itself; otherwise one")] = None,
@@ -87,7 +87,7 @@ def _show(bar: Progress, task: TaskID, done: int, total: int) -> None:
 
 
 def _words(options: TransferOptions) -> str:
-    return f"result: {options.level}, strength {options.strength:g}"
+    return f"result: {options.level}, strength {options.amount:g}"
 
 
 def _print_times(clock: Clock, total: float) -> None:

@@ -93,7 +93,7 @@ def _pictures(where: Studio) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
     if where.scale != "smoke":  # smoke needs no file
         try:
             made["(e) style transfer, VGG-19"] = transfer(
-                content, style, device=where.place.device, weights=where.place.encoder
+                content, style, strength=1.0, device=where.place.device, weights=where.place.encoder
             )
             remarks.append("(e) `transfer`, on the features of VGG-19; and the network of Fig. 8, SVD-WCT.")
         except WeightsError:  # its message names a path, which no record does

@@ -28,7 +28,7 @@ from .gallery import sheet
 SIZE, COUNT = 448, 20  # of the drawn pictures, of which three are held out
 TILE = 320  # pixels of a picture on their sheet
 WIDTH = 125  # letters of a line
-STRENGTHS = (0.5, 1.0)
+STRENGTHS = (0.6, 1.0)
 COMMAND = "python -m spectralgrad.report.gallery_page --docs docs --results results/style-h200"
 EXAMPLE = """import torch
 from spectralgrad.data.artworks import embedded_artworks
@@ -117,7 +117,7 @@ def write_gallery(
             "figures/gallery-drawn.jpg",
             "drawn photographs in three drawn styles, by colours alone and by deep transfer",
             "`spectralgrad transfer CONTENT STYLE -o OUT`: content and style are drawn by a program; then `--level pixels`, "
-            "and the default, deep transfer, at two strengths.",
+            "and deep transfer at its default strength and at 1.",
         )
     ]
     for pattern, heading, words in RESULTS if results is not None else ():

@@ -139,7 +139,7 @@ class DeepTransfer:
         with self.clock("decomposition"):
             content = merge_moments(parts)
             eps = relative_eps(content, RTOL, features.dtype)
-            move = matching(content, self.styles[level], eps, self.options.strength, self.options.coloring)
+            move = matching(content, self.styles[level], eps, self.options.amount, self.options.coloring)
         result = torch.empty_like(picture)
         for tile in tiles:
             features = self._encode(level, tile.cut(picture)) if kept is None else kept
@@ -153,7 +153,7 @@ class DeepTransfer:
         return found[level][0]
 
     def _decode(self, level: str, tile: Tile, features: Tensor, move: Matching, picture: Tensor) -> Tensor:
-        decoder, strength = self.networks[level].decoder, self.options.strength
+        decoder, strength = self.networks[level].decoder, self.options.amount
         with self.clock("map"):
             mapped = move(features)
         if self.watch is not None:

@@ -20,7 +20,7 @@ class PixelTransfer:
     """`color_transfer` from a style whose statistics are taken once. Where a picture is transparent nothing counts."""
 
     def __init__(self, style: Tensor, visible: Tensor | None, *, options: TransferOptions, clock: Clock) -> None:
-        self.strength, self.groups, self.device = options.strength, options.groups or 1, options.on
+        self.strength, self.groups, self.device = options.amount, options.groups or 1, options.on
         self.clock = clock
         with clock("statistics"):
             self.style = self._moments(style, visible)

@@ -27,7 +27,7 @@ def transfer(
     style: Tensor | Picture,
     *,
     level: Level = "deep",
-    strength: float = 1.0,
+    strength: float | None = None,
     size: int | None = None,
     style_size: int | None = None,
     groups: int | None = None,
@@ -115,7 +115,7 @@ class Stylist:
         """
         picture = resized(_as_picture("content", content), self.options.size)
         visible = picture.visible
-        if self.options.strength == 0 or (visible is not None and not bool(visible.any())):
+        if self.options.amount == 0 or (visible is not None and not bool(visible.any())):
             return picture  # nothing is wanted, or nothing is to be seen
         if self._pixels is not None:
             colors = self._pixels(picture.colors, visible)
