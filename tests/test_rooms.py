@@ -12,10 +12,10 @@ import spectralgrad
 PACKAGE = "spectralgrad"
 SOURCE = Path(spectralgrad.__file__).parent
 ROOMS = [
-    *("errors", "kernels", "linalg", "nn", "orthogonal", "diagnostics"),
+    *("errors", "files", "kernels", "linalg", "nn", "orthogonal", "diagnostics"),
     *("models", "data", "style", "experiments", "report", "cli"),
 ]
-TORCH_ALONE = ["errors", "kernels", "linalg", "nn", "orthogonal", "diagnostics"]
+TORCH_ALONE = ["errors", "files", "kernels", "linalg", "nn", "orthogonal", "diagnostics"]
 STRANGERS = [(f"{PACKAGE}.linalg.rules", f"{PACKAGE}.linalg.solvers")]  # these do not know each other
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from spectralgrad.cli.style import train_style
 from spectralgrad.data.artworks import embedded_artworks
+from spectralgrad.data.device import torch_device
 from spectralgrad.errors import OptionError
 from spectralgrad.experiments import checkpoint, style_run
-from spectralgrad.experiments.device import torch_device
 from spectralgrad.experiments.lock import BusyError, hold
 from spectralgrad.experiments.style_run import LOSSES, Pictures, StyleRun
 from spectralgrad.experiments.style_train import (

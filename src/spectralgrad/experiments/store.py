@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spectralgrad.errors import OptionError, SpectralError
+from spectralgrad.files import write_whole
 
 from .lock import hold
 from .record import circumstances, slug
@@ -139,7 +140,7 @@ class Store:
                     "Choose an empty folder or a new one."
                 )
             if not marker.exists():
-                _write_whole(marker, f"{HEAD}{FORMAT}\n".encode())
+                write_whole(marker, f"{HEAD}{FORMAT}\n".encode())
         came = marker.read_text(encoding="utf-8", errors="replace").strip()
         if came != f"{HEAD}{FORMAT}":
             raise StoreError(
@@ -213,7 +214,7 @@ class Store:
             path.parent.mkdir(exist_ok=True)
             bare["pictures"] = _save_pictures(path.with_suffix(""), result.pictures)
             text = json.dumps({"id": id, "scale": scale, **_about(gpu), "result": bare}, indent=1)
-            _write_whole(path, (text + "\n").encode())
+            write_whole(path, (text + "\n").encode())
         except OSError as error:
             raise _refusal("written", path, error) from error
 
@@ -315,7 +316,7 @@ def _save_pictures(folder: Path, pictures: Sequence[Picture]) -> list[dict[str, 
     for i, picture in enumerate(pictures):
         suffix = "png" if picture.data.startswith(b"\x89PNG") else "jpg"
         name = f"{i:03d}-{slug(f'{picture.row} {picture.column}')[:60]}.{suffix}"
-        _write_whole(folder / name, picture.data)
+        write_whole(folder / name, picture.data)
         words = {"row": picture.row, "column": picture.column, "alt": picture.alt, "original": picture.original}
         entries.append({**words, "file": name})
     return entries
@@ -357,16 +358,3 @@ def _decode_computed(x: dict[str, Any]) -> Computed:
         agrees=x["agrees"],
         remarks=tuple(x["remarks"]),
     )
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """The whole file or nothing: written beside it, then moved over it."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

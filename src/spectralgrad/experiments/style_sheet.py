@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.data.artworks import Artworks
+from spectralgrad.files import replacing
 from spectralgrad.models.wct import PHOTO, StylePair
 
 CONTENTS = 3  # held-out photographs on a sheet
@@ -52,7 +53,6 @@ def write_png(path: Path, pictures: Tensor) -> None:
         for j in range(columns):
             top, left = i * (height + GAP), j * (width + GAP)
             sheet[:, top : top + height, left : left + width] = pictures[i, j].float().cpu()
-    beside = path.with_name(f"{path.name}.part")
     image = Image.fromarray((sheet.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
-    image.save(beside, format="PNG")
-    beside.replace(path)
+    with replacing(path) as file:
+        image.save(file, format="PNG")

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from spectralgrad.data.artworks import Artworks, embedded_artworks, load_artworks
+from spectralgrad.data.device import torch_device
 from spectralgrad.errors import OptionError
 from spectralgrad.models.vgg import Encoder
 from spectralgrad.style.weights import WeightsError, load_encoder
 
-from .device import torch_device
 from .spec import Picture, Scale, Workplace
 from .style_train import StyleOutcome, TrainedStyle, load_trained, trained
 from .style_trial import DOMAINS, StyleTrial, style_trial

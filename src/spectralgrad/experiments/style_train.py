@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import torch
 
 from spectralgrad.data.artworks import Artworks, embedded_artworks, load_artworks
+from spectralgrad.data.device import fastest_convolutions, torch_device
 from spectralgrad.errors import OptionError, SpectralError
 from spectralgrad.models.vgg import Encoder
 from spectralgrad.models.wct import PHOTO, StylePair
 
 from . import checkpoint
-from .device import fastest_convolutions, torch_device
 from .lock import hold
 from .record import circumstances
 from .spec import SCALES, Scale

@@ -13,11 +13,11 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from spectralgrad.data import Dataset, load
 from spectralgrad.data.dataset import VARIABLE
+from spectralgrad.data.device import fastest_convolutions, torch_device
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import is_number, is_whole
 
 from . import checkpoint
-from .device import fastest_convolutions, torch_device
 from .loop import Run
 from .store import Outcome, Recording, Store
 from .trial import Trial

@@ -89,12 +89,12 @@ def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clampe
     return out
 
 
-def derivative(V: Tensor, w: Tensor, function: Function, given: Tensor | None, G: Tensor, scale: float = 1.0) -> Tensor:
-    """scale V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
+def derivative(V: Tensor, w: Tensor, function: Function, given: Tensor | None, G: Tensor) -> Tensor:
+    """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
     V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
     with _device_of(V):
-        launch_derivative(V, w, function, given, G, out, scale, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
+        launch_derivative(V, w, function, given, G, out, 1.0, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
     return out
 
 

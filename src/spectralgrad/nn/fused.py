@@ -128,7 +128,7 @@ def _composed_gradients(ctx: Any, composition: Composition, inputs: tuple[Any, .
     return [next(found) if need else None for need in needed]
 
 
-def _scaled(weight: Tensor | None, A: Tensor) -> Tensor:
+def scaled(weight: Tensor | None, A: Tensor) -> Tensor:
     """weight (C,) times the rows of A (groups, d, d)."""
     return A if weight is None else weight.to(A.dtype).view(A.shape[0], A.shape[1], 1) * A
 
@@ -138,7 +138,7 @@ class _Normalize(Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, small: Small, composition: Composition
     ) -> Tensor:
-        B = _scaled(weight, small.A.detach()).contiguous()
+        B = scaled(weight, small.A.detach()).contiguous()
         ctx.save_for_backward(x, weight, bias, B)
         ctx.small, ctx.composition = small, composition
         return transform(x, B, small.mean, small.rest, bias)
@@ -152,7 +152,7 @@ class _Normalize(Function):
         Q, s = transform_sums(g, x, len(B), small.mean, small.rest)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            dx = combine(g, x, B, small.twice_dS(_scaled(weight, Q)), small.mean, small.rest, s / small.samples)
+            dx = combine(g, x, B, small.twice_dS(scaled(weight, Q)), small.mean, small.rest, s / small.samples)
         if ctx.needs_input_grad[1]:
             dweight = (Q * small.A.detach()).sum(-1).flatten().to(weight.dtype)
         if ctx.needs_input_grad[2]:

@@ -20,7 +20,7 @@ from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.solvers import PowerDeflation
 
 from .composed import affine, as_input, as_samples
-from .fused import Small, is_fusible, mean_and_scatter, normalized, small_graph, transformed
+from .fused import Small, is_fusible, mean_and_scatter, normalized, scaled, small_graph, transformed
 
 
 def covariance_of(scatter: Tensor, samples: int | Tensor, correction: float = 0.0) -> Tensor:
@@ -267,8 +267,7 @@ class BatchStatistics(Module):
         if not is_fused:
             return as_input(affine(X, A, mean.view(X.shape[:-1]), weight, bias), input)  # type: ignore[arg-type]
         A = torch.diag_embed(A) if A.ndim == 2 else A
-        B = A if weight is None else weight.to(A.dtype).view(*A.shape[:2], 1) * A  # type: ignore[operator]
-        return transformed(X, B, mean, bias)  # type: ignore[arg-type]
+        return transformed(X, scaled(weight, A), mean, bias)  # type: ignore[arg-type]
 
     def _dtype(self, input: Tensor) -> torch.dtype:
         """What to compute in: at least float32, at least what the input and the state have."""

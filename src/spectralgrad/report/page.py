@@ -5,7 +5,6 @@ request to the network.
 """
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -20,6 +19,7 @@ from spectralgrad.experiments.record import slug
 from spectralgrad.experiments.spec import SCALES, Scale, Spec, trials_of
 from spectralgrad.experiments.store import Store, StoreError
 from spectralgrad.experiments.trial import Trial
+from spectralgrad.files import write_whole
 
 from .artifact import STATISTICS, Findings, files_of, gather, pictures_of, section
 from .markup import Markup, element
@@ -80,11 +80,11 @@ def write_page(
             pictures = pictures_of(found)
             files = files_of(found, pictures)
             for name, content in files.items():
-                _replace(folder / name, content)
+                write_whole(folder / name, content)
             everything.append(found)
             sections.append(section(found, pictures, list(files)))
         page = folder / "index.html"
-        _replace(page, _html(everything, sections, scale, records).encode())
+        write_whole(page, _html(everything, sections, scale, records).encode())
     except OSError as error:
         raise StoreError(f"`write_page`: {folder} cannot be written: {error.strerror or error}. Choose another.") from error
     return page
@@ -182,13 +182,3 @@ def _words(values: Mapping[str, Any]) -> str:
     'cpu EPYC, torch threads 2'
     """
     return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items() if value is not None)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """The whole file or nothing."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(content)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import torch
 
+from spectralgrad.data.device import torch_device
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import is_number, is_whole
 
@@ -88,10 +89,4 @@ class TransferOptions:
     @property
     def on(self) -> torch.device:
         """The device that ``device`` means here."""
-        kind, _, number = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
-            raise OptionError(f"`transfer`: device must be auto, cpu, cuda or cuda:N, got {self.device!r}.")
-        cuda = torch.cuda.is_available()
-        if kind == "cuda" and not (cuda and int(number or 0) < torch.cuda.device_count()):
-            raise OptionError(f"`transfer`: device {self.device}, but torch sees no such GPU here. Take device cpu.")
-        return torch.device("cpu" if kind == "cpu" or not cuda else self.device.replace("auto", "cuda"))
+        return torch_device("transfer", self.device)

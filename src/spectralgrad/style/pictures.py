@@ -1,7 +1,5 @@
 """Picture files in and out: colours, transparency, orientation and colour profile; a file is written whole or not at all."""
 
-import os
-import secrets
 import struct
 import warnings
 import zlib
@@ -15,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError, SpectralError
+from spectralgrad.files import replacing
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -244,16 +243,9 @@ def _replacing(path: Path) -> Iterator[Any]:
     if path.is_dir():
         raise PictureError(f"`write_picture`: {path} must be the name of a file, but is a folder. Name a file in it.")
     path = path.resolve()  # through links: the file is replaced, not the link
-    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        try:
-            with part.open("xb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except OSError as error:
-            reason = error.strerror or error
-            raise PictureError(f"`write_picture`: {path} cannot be written: {reason}. Nothing was changed.") from error
-    finally:
-        part.unlink(missing_ok=True)
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        reason = error.strerror or error
+        raise PictureError(f"`write_picture`: {path} cannot be written: {reason}. Nothing was changed.") from error

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import SpectralError
+from spectralgrad.files import replacing
 from spectralgrad.models.decoders import Decoder
 from spectralgrad.models.vgg import CHANNELS, Encoder, convolutions, require_level
 
@@ -97,13 +98,9 @@ def load_decoder(level: str, device: torch.device | str = "cpu", path: Path | No
 def save_atomically(state: dict[str, Tensor], path: Path) -> None:
     """Write a state dict in half precision, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".part")
-    try:
+    with replacing(path) as file:
         # contiguous(): channels_last is a matter of the device that trained.
-        torch.save({name: value.detach().half().cpu().contiguous() for name, value in state.items()}, beside)
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        torch.save({name: value.detach().half().cpu().contiguous() for name, value in state.items()}, file)
 
 
 def _installed() -> Path:

@@ -1,4 +1,4 @@
-"""Where a training runs."""
+"""Where a training or a transfer runs."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +21,10 @@ def torch_device(who: str, name: str) -> torch.device:
     if kind not in ("auto", "cpu", "cuda") or (number and not (kind == "cuda" and number.isdigit())):
         raise OptionError(f"`{who}`: device must be auto, cpu, cuda or cuda:N, got {name!r}.")
     cuda = torch.cuda.is_available()
-    if kind == "cuda" and not cuda:
-        raise OptionError(f"`{who}`: device cuda, but torch sees no GPU here. Take device cpu, or install torch for CUDA.")
+    if kind == "cuda" and not (cuda and int(number or 0) < torch.cuda.device_count()):
+        raise OptionError(
+            f"`{who}`: device {name}, but torch sees no GPU of that name here. Take device cpu, or install torch for CUDA."
+        )
     return torch.device("cpu" if kind == "cpu" or not cuda else "cuda" if kind == "auto" else name)
 
 
