@@ -20,6 +20,7 @@ from spectralgrad.nn import (
     DecorrelatedBatchNorm3d,
     PCADenoise1d,
     PCADenoise2d,
+    fused,
 )
 
 from .. import cases
@@ -244,18 +245,22 @@ def test_eval_mode_decomposes_once_until_the_statistics_change(name: str, change
 
 def test_eval_mode_sees_updates_that_leave_no_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """As torch 2.11 does them on CUDA: trained, evaluated, trained again, evaluated again."""
+    updates: list[float] = []
 
     def without_versions(buffers: list[Tensor], values: list[Tensor], weight: float) -> None:
+        updates.append(weight)
         for buffer, value in zip(buffers, values, strict=True):
             buffer.data.lerp_(value, weight)
 
     monkeypatch.setattr(torch, "_foreach_lerp_", without_versions)
+    monkeypatch.setattr(fused, "FORCED", True)  # the path of CUDA
     layer = trained(EVERY["zca"])
     first = layer(images(4))
     layer.train()(3 * images(4))
     got = layer.eval()(images(4))
     fresh = EVERY["zca"]().eval()
     fresh.load_state_dict(layer.state_dict())
+    assert updates
     assert not torch.equal(got, first)
     torch.testing.assert_close(got, fresh.to(got.dtype)(images(4)))
 
