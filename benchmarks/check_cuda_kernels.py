@@ -24,6 +24,7 @@ from spectralgrad.nn.decorrelation import DecorrelatedBatchNorm2d
 
 GROUP_SIZES = (4, 8, 16, 32, 64)
 SHAPE = (128, 64, 32, 32)
+FUSED = ("_WhitenBackward", "_NormalizeBackward")  # the whole step, or its ends
 TARGET = 2.0  # times BatchNorm2d, forward and backward
 LIMITS = {torch.float32: 2e-6, torch.bfloat16: 2**-8, torch.float16: 2**-11}  # of results in that dtype
 # Group size, shape, mean, dtype, channels_last.
@@ -259,7 +260,7 @@ def layer_results() -> None:
                 y = layer(given)
                 grads = torch.autograd.grad(y, [given, *layer.parameters()], g.to(device, dtype))
                 found.append([y.detach(), *grads, layer.running_covariance, layer.running_mean])
-                if device == "cuda" and type(y.grad_fn).__name__ != "_NormalizeBackward":
+                if device == "cuda" and type(y.grad_fn).__name__ not in FUSED:
                     print(f"{miss('fused')} d={d}: the layer does not take the kernels")
             e = [error(a.cpu(), b) for a, b in zip(*found, strict=True)]
             names = ("y", "dx", "dweight", "dbias", "covariance", "mean")
