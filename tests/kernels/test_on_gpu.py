@@ -8,9 +8,11 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi, spectral
+from spectralgrad.kernels.graphs import Replayed
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from spectralgrad.nn import DecorrelatedBatchNorm2d
+from spectralgrad.style.matching import nearest_map
 from tests import cases
 from tests.families import SCALES, disagreements, families, faults
 
@@ -85,6 +87,19 @@ def test_a_step_in_a_graph_is_the_eager_one() -> None:
     graph.replay()
     for x, y in zip(captured, expected, strict=True):
         assert torch.equal(x, y)
+
+
+def test_replayed_is_called() -> None:
+    """The map of a style transfer: first called, then recorded, then replayed with other values, on two streams."""
+    replayed = Replayed(nearest_map)
+    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
+        with torch.cuda.stream(stream):
+            for seed in range(4):
+                C, S = (cases.random_covariance(64, 1, seed=2 * seed + i).cuda() for i in range(2))
+                got, expected = replayed(C, S), nearest_map(C.cpu(), S.cpu())
+                assert cases.relative_error(got.cpu(), expected) < 1e-7
+    assert not replayed.refused
+    assert sum(record is not None for record in replayed.records.values()) == 2
 
 
 def test_nan_stays_where_it_was_and_is_counted() -> None:

@@ -136,9 +136,10 @@ class DeepTransfer:
             with self.clock("statistics"):
                 parts.append(self._moments(level, tile, features, shape, visible))
             steps.advance()
-        with self.clock("decomposition"):
+        with self.clock("statistics"):
             content = merge_moments(parts)
             eps = relative_eps(content, RTOL, features.dtype)
+        with self.clock("decomposition"):
             move = matching(content, self.styles[level], eps, self.options.amount, self.options.coloring)
         result = torch.empty_like(picture)
         for tile in tiles:

@@ -5,21 +5,19 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels.graphs import Replayed
 from spectralgrad.linalg.covariance import Moments, merge_moments, moments
 from spectralgrad.linalg.eigh import AUTO
 from spectralgrad.linalg.functions import inv_sqrtm
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
-from spectralgrad.nn.powers import power_of, products_win
+from spectralgrad.nn.powers import power_of
 
 __all__ = ["Coloring", "Matching", "gathered", "matching", "relative_eps"]
 
 Coloring = Literal["nearest", "zca"]
 _CHUNK = 2**22  # numbers that are made float64 at a time: 32 MiB
-_ROUNDING = 16  # times the rounding of the features: what a constant picture's features may differ by
-# H200, one matrix in float64, ms: n = 64 takes 0.35 by eigenpairs and 2.7 by products, 128 1.7 and 2.0, 256 2.2 and 3.2,
-# 512 4.8 and 2.0.
-_LARGEST_BY_EIGENPAIRS = 256
+_ROUNDING = 32  # times the rounding of the features: what a constant picture's features may differ by
 _NOTHING = 1e-30  # where even that is zero: all features are
 
 
@@ -46,7 +44,7 @@ def gathered(x: Tensor, groups: int = 1) -> Moments:
 def relative_eps(content: Moments, rtol: float, dtype: torch.dtype) -> Tensor:
     """The shift (groups, 1, 1) of a content's covariance: a part of its mean eigenvalue, and never below rounding.
 
-    eps = rtol tr(C) / d + (16 u)^2 |mean|^2 / d, u the rounding unit of ``dtype``, in which the features were computed. The
+    eps = rtol tr(C) / d + (32 u)^2 |mean|^2 / d, u the rounding unit of ``dtype``, in which the features were computed. The
     second term says that features which differ by rounding alone do not differ: a constant picture has nothing to whiten.
     """
     d = content.mean.shape[-1]
@@ -56,10 +54,28 @@ def relative_eps(content: Moments, rtol: float, dtype: torch.dtype) -> Tensor:
     return eps.clamp(min=_NOTHING)[:, None, None]
 
 
+# The maps of covariances (groups, d, d), C positive definite. A level has one matrix to decompose: on a GPU the host takes
+# longer to launch the products than the GPU to compute them, unless it replays them.
+
+
+def zca_map(C: Tensor, style: Tensor) -> Tensor:
+    return matmul(_root(style), inv_sqrtm(C))
+
+
+def nearest_map(C: Tensor, style: Tensor) -> Tensor:
+    L = torch.linalg.cholesky_ex(C).L
+    root = _root(hermitian_part(sandwich(L.mT, style)))
+    left = torch.linalg.solve_triangular(L.mT, root, upper=True)
+    color: Tensor = torch.linalg.solve_triangular(L, left, upper=False, left=False)
+    return color
+
+
 def _root(C: Tensor) -> Tensor:
-    """C^(1/2) of covariances (groups, d, d), singular ones too; by products where those are faster."""
-    by_products = C.shape[-1] > _LARGEST_BY_EIGENPAIRS and products_win(C)
-    return power_of(C, 0.5, 0.0, None, NewtonSchulz() if by_products else AUTO)
+    """C^(1/2), of singular ones too; by products on a GPU, for these can be replayed."""
+    return power_of(C, 0.5, 0.0, None, NewtonSchulz() if C.is_cuda else AUTO)
+
+
+_MAPS: dict[Coloring, Replayed] = {"zca": Replayed(zca_map), "nearest": Replayed(nearest_map)}
 
 
 def matching(
@@ -73,7 +89,8 @@ def matching(
     C_s^(1/2) C^(1/2), C = C_c + eps I, the map is C^(-1/2) (C^(1/2) C_s C^(1/2))^(1/2) C^(-1/2): of all those maps the one
     that moves the content least, symmetric and positive, so that no direction is turned into its opposite. There is one such
     map only, so that any factor of C serves in the place of C^(1/2); from C = L L^T it is L^-T (L^T C_s L)^(1/2) L^-1, with
-    one decomposition instead of two.
+    one decomposition instead of two. A group whose mean variance is not above eps is constant but for rounding, which no
+    level may blow up for the next one to take for texture: it gets the style's mean alone.
 
     Args:
         content: of the features that will be mapped.
@@ -88,14 +105,8 @@ def matching(
     """
     C = content.covariance()
     identity = torch.eye(C.shape[-1], dtype=C.dtype, device=C.device)
-    C = C + eps * identity
-    if coloring == "zca":
-        color = matmul(_root(style.covariance()), inv_sqrtm(C))
-    else:
-        L = torch.linalg.cholesky(C)
-        root = _root(hermitian_part(sandwich(L.mT, style.covariance())))
-        left = torch.linalg.solve_triangular(L.mT, root, upper=True)
-        color = torch.linalg.solve_triangular(L, left, upper=False, left=False)
+    varied = C.diagonal(dim1=-2, dim2=-1).mean(-1)[:, None, None] > eps
+    color = torch.where(varied, _MAPS[coloring](C + eps * identity, style.covariance()), 0)
     matrix = (1 - strength) * identity + strength * color
     mean = torch.lerp(content.mean, style.mean, strength)
     return Matching(matrix.float(), content.mean.float().unsqueeze(-1), mean.float().unsqueeze(-1))
