@@ -54,6 +54,19 @@ def test_constant_features_make_a_constant_picture(level: str) -> None:
     torch.testing.assert_close(y, y[:, :, :1, :1].expand_as(y))
 
 
+@pytest.mark.parametrize("level", LEVELS[1:])
+def test_a_slope_makes_no_steps(level: str) -> None:
+    """Features that rise evenly make a picture that does, away from its border; steps between cells are seen as a weave."""
+    torch.manual_seed(0)
+    decoder, cells = Decoder(level).double(), 160 // STRIDE[level]
+    for parameter in decoder.parameters():
+        parameter.data.abs_()  # nothing is hidden by a ReLU
+    slope = torch.arange(cells, dtype=torch.float64).expand(1, CHANNELS[level], 4, cells)
+    with torch.no_grad():
+        rise = decoder(slope)[..., 64:-64].diff()
+    torch.testing.assert_close(rise, rise[..., :1].expand_as(rise), rtol=1e-9, atol=0)
+
+
 def test_one_cell_is_enough() -> None:
     assert Decoder("relu4_1")(torch.rand(1, 512, 1, 1)).shape == (1, 3, 8, 8)
 

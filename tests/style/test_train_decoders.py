@@ -52,7 +52,7 @@ def test_equal_recipes_give_equal_weights_and_every_option_matters(
 ) -> None:
     reference = trained(encoder, photographs)
     assert torch.equal(reference, trained(encoder, photographs))
-    for change in ({"seed": 1}, {"feature": 0.5}, {"rate": 5e-3}, {"batch": 3}, {"crop": 40}, {"steps": 4}):
+    for change in ({"seed": 1}, {"feature": 0.5}, {"calm": 50.0}, {"rate": 5e-3}, {"batch": 3}, {"crop": 40}, {"steps": 4}):
         assert not torch.equal(reference, trained(encoder, photographs, **change)), change
 
 
@@ -81,8 +81,8 @@ def test_the_losses_are_zero_only_for_a_perfect_decoder(encoder: Encoder) -> Non
         def forward(self, features: torch.Tensor) -> torch.Tensor:
             return x
 
-    assert [float(loss) for loss in losses(Perfect("relu2_1"), encoder, x)] == [0, 0]
-    pixel, feature = losses(Decoder("relu2_1"), encoder, x)
+    assert [float(loss) for loss in losses(Perfect("relu2_1"), encoder, x, encoder(x))] == [0, 0]
+    pixel, feature = losses(Decoder("relu2_1"), encoder, x, encoder(x))
     assert float(pixel.detach()) > 0.01
     assert float(feature.detach()) > 0.1
 
@@ -120,27 +120,19 @@ def test_psnr_is_the_definition() -> None:
     torch.testing.assert_close(psnr(y, x), torch.tensor([20.0, 40.0]))
 
 
+def command(level: str, out: Path, **options: object) -> None:
+    """The command on a CPU with drawn pictures."""
+    chosen = {"data": "embedded", "crop": 32, "device": "cpu", **options, "level": level, "out": out}
+    train_decoders.main([part for name, value in chosen.items() for part in (f"--{name}", str(value))])
+
+
 def test_the_command_writes_a_decoder_and_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = [
-        "--data",
-        "embedded",
-        "--level",
-        "relu1_1",
-        "--steps",
-        "4",
-        "--batch",
-        "2",
-        "--crop",
-        "32",
-        "--device",
-        "cpu",
-    ]
-    train_decoders.main([*arguments, "--every", "0", "--out", str(tmp_path)])
+    command("relu1_1", tmp_path, steps=4, batch=2, every=0)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["decoder-relu1_1.json", "decoder-relu1_1.pt"]
     about = json.loads((tmp_path / "decoder-relu1_1.json").read_text())
     assert about["steps"] == 4
     assert about["recipe"]["crop"] == 32
-    assert about["command"].endswith(f" --every 0 --out {tmp_path.name}")  # without the folders of a machine
+    assert about["command"].endswith(f" --every 0 --level relu1_1 --out {tmp_path.name}")  # without the folders of a machine
     assert about["psnr_min_db"] <= about["psnr_mean_db"]
     assert about["test_pictures"] == 4
     out = capsys.readouterr().out
@@ -148,33 +140,44 @@ def test_the_command_writes_a_decoder_and_what_was_measured(tmp_path: Path, caps
     assert f"| relu1_1 | 38659 | {about['psnr_mean_db']:.2f} |" in out
 
 
+def test_the_command_goes_on_from_a_decoder(tmp_path: Path) -> None:
+    """With a rate of almost nothing it stays what it was, and tells where it came from."""
+    command("relu2_1", tmp_path / "a", steps=2, batch=2)
+    first = tmp_path / "a" / "decoder-relu2_1.pt"
+    command("relu2_1", tmp_path / "b", steps=1, batch=2, rate=1e-9, calm=1, start=first)
+    a, b = (load_decoder("relu2_1", path=tmp_path / name / "decoder-relu2_1.pt").state_dict() for name in "ab")
+    for name, value in a.items():
+        torch.testing.assert_close(b[name], value, rtol=2e-3, atol=1e-4)
+    about = json.loads((tmp_path / "b" / "decoder-relu2_1.json").read_text())
+    assert about["started_from"] == json.loads(first.with_suffix(".json").read_text())
+    assert about["started_from"]["started_from"] is None
+    assert "as styles" in about["data"]
+    assert "as styles" not in about["started_from"]["data"]
+
+
 def test_a_command_that_is_stopped_leaves_its_last_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(train_decoders, "print", stop, raising=False)
-    arguments = [
-        "--data",
-        "embedded",
-        "--level",
-        "relu1_1",
-        "--steps",
-        "9",
-        "--batch",
-        "1",
-        "--crop",
-        "32",
-        "--device",
-        "cpu",
-    ]
     with pytest.raises(KeyboardInterrupt):
-        train_decoders.main([*arguments, "--every", "0", "--out", str(tmp_path)])
+        command("relu1_1", tmp_path, steps=9, batch=1, every=0)
     assert [path.name for path in tmp_path.iterdir()] == ["decoder-relu1_1.pt"]
     load_decoder("relu1_1", path=tmp_path / "decoder-relu1_1.pt")
 
 
 @pytest.mark.parametrize(
-    "changes", [{"level": "relu9"}, {"crop": 30}, {"crop": 24}, {"batch": 0}, {"seconds": 0}, {"feature": -1}, {"steps": 0}]
+    "changes",
+    [
+        {"level": "relu9"},
+        {"crop": 30},
+        {"crop": 24},
+        {"batch": 0},
+        {"seconds": 0},
+        {"feature": -1},
+        {"calm": -1},
+        {"steps": 0},
+    ],
 )
 def test_a_recipe_out_of_range_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(OptionError, match="`Recipe`: "):

@@ -16,10 +16,11 @@ MIDDLE = 0.5  # of the range of pixels: where an untrained decoder starts
 
 
 class Decoder(Module):
-    """The encoder's convolutions in reverse, with nearest upsampling for its maxima and ReLU after all but the last.
+    """The encoder's convolutions in reverse, with bilinear upsampling for its maxima and ReLU after all but the last.
 
     relu1_1 has one convolution more than its mirror image: a single one is a linear inverse of rectified features, and
-    those it cannot invert. Nearest upsampling followed by a convolution leaves no checkerboard, and reflection no frame.
+    those it cannot invert. Bilinear, since where features change slowly nearest upsampling makes steps, which a decoder
+    learns to smooth for features of photographs alone: those of a transfer came back as a weave. Reflection leaves no frame.
 
     Args:
         level: whose features it takes.
@@ -75,7 +76,7 @@ class Decoder(Module):
         for index, (convolution, doubled) in enumerate(zip(self.convolutions, self.doubled, strict=True)):
             x = convolution(padded(x))
             x = relu(x) if index < last else x
-            x = interpolate(x, scale_factor=2, mode="nearest") if doubled else x
+            x = interpolate(x, scale_factor=2, mode="bilinear") if doubled else x
         return x
 
     @property
@@ -83,12 +84,14 @@ class Decoder(Module):
         """The pixels by which what a pixel depends on reaches beyond its own cell of features.
 
         >>> [Decoder(level).halo for level in LEVELS]
-        [2, 4, 10, 30]
+        [2, 5, 13, 37]
         """
         scale, total = STRIDE[self.level], 0
         for doubled in self.doubled:
             total += scale  # a convolution looks one position further, of `scale` pixels
-            scale = scale // 2 if doubled else scale
+            if doubled:
+                scale //= 2
+                total += scale  # and an interpolation one of its results further
         return total
 
     def extra_repr(self) -> str:

