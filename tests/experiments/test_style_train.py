@@ -13,9 +13,9 @@ from spectralgrad.cli.style import train_style
 from spectralgrad.data.artworks import embedded_artworks
 from spectralgrad.data.device import torch_device
 from spectralgrad.errors import OptionError
-from spectralgrad.experiments import checkpoint, style_run
+from spectralgrad.experiments import checkpoint, style_run, style_train
 from spectralgrad.experiments.lock import BusyError, hold
-from spectralgrad.experiments.style_run import LOSSES, Pictures, StyleRun
+from spectralgrad.experiments.style_run import LOSSES, Pictures, StyleRun, new_pair
 from spectralgrad.experiments.style_train import (
     TrainedStyle,
     chosen,
@@ -122,6 +122,27 @@ def test_a_missing_way_back_is_only_that(finished: tuple[StyleTrial, Path, Train
     (place / "weights.pt").unlink()
     with pytest.raises(OptionError, match="missing"):
         load_trained(trial, tmp_path, device="cpu")
+
+
+def test_weights_of_another_version_are_one_clear_error(
+    finished: tuple[StyleTrial, Path, TrainedStyle], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Finished and stopped: the same trial, whose network has since got one layer more."""
+    trial, folder, _ = finished
+    stopped = tiny(steps=12, seed=9)
+    train(stopped, tmp_path, seconds=0)
+
+    def later(trial: StyleTrial) -> Any:
+        pair = new_pair(trial)
+        pair.to_art.content.append(torch.nn.Conv2d(1, 1, 1))
+        return pair
+
+    monkeypatch.setattr(style_run, "new_pair", later)
+    monkeypatch.setattr(style_train, "new_pair", later)
+    with pytest.raises(OptionError, match=r"weights.pt holds another network .* train again"):
+        load_trained(trial, folder, device="cpu")
+    with pytest.raises(OptionError, match=r"checkpoint.ckpt holds another network .* train again"):
+        train(stopped, tmp_path)
 
 
 @pytest.mark.parametrize("variant", ["exact", "gd"])

@@ -18,7 +18,7 @@ from spectralgrad.nn.functional import color_transfer
 from spectralgrad.style import Picture, Stylist, TransferOptions, transfer
 from spectralgrad.style.clock import Clock
 from spectralgrad.style.deep import DeepTransfer, Networks
-from spectralgrad.style.matching import Coloring, gathered, matching
+from spectralgrad.style.matching import Coloring, gathered, matching, relative_eps
 from spectralgrad.style.weights import WeightsError, load_decoder, load_encoder
 
 PIXELS = 1e-3  # what the statistics of colours may be off by
@@ -273,6 +273,12 @@ def test_odd_pictures_give_a_picture(name: str, level: str) -> None:
         assert result.shape == content.shape
         assert result.isfinite().all()
         assert result.abs().max() < 1e3
+
+
+def test_coarser_features_have_more_rounding_to_leave_alone() -> None:
+    found = gathered(torch.full((4, 9), 2.0))
+    eps = {dtype: relative_eps(found, 0.1, dtype).item() for dtype in (torch.float32, torch.float16)}
+    assert 0 < eps[torch.float32] ** 0.5 < 1e-4 < eps[torch.float16] ** 0.5 < 1e-2
 
 
 def test_a_constant_content_stays_constant() -> None:

@@ -91,7 +91,7 @@ def trained(
         The networks are what the files hold, rounded to half precision.
 
     Raises:
-        OptionError: the trial's options do not go together.
+        OptionError: the trial's options do not go together, or the record holds another version's network.
         DataError: the pictures cannot be had.
         BusyError, CheckpointError: the record is in use, or cannot be written.
     """
@@ -112,7 +112,7 @@ def load_trained(trial: StyleTrial, folder: Path, *, device: str = "auto") -> Tr
     """What a training has left, without going on with it.
 
     Raises:
-        OptionError: there is nothing.
+        OptionError: there is nothing, or weights of another version's network.
     """
     place = place_of(trial, folder)
     lines = read_log(place)
@@ -127,7 +127,10 @@ def load_trained(trial: StyleTrial, folder: Path, *, device: str = "auto") -> Tr
     for network, name in ((pair.to_art, WEIGHTS), (pair.to_photo, PHOTO_WEIGHTS)):
         state = checkpoint.load(place / name, trial.key)
         if state is not None:
-            network.load_state_dict({key: x.float() for key, x in state["weights"].items()})  # type: ignore[union-attr]
+            try:
+                network.load_state_dict({key: x.float() for key, x in state["weights"].items()})  # type: ignore[union-attr]
+            except RuntimeError as error:
+                raise _of_another_version(place / name, error) from error
         elif name == WEIGHTS:
             raise OptionError(
                 f"`load_trained`: {place / name} is missing. Put it back, or remove the folder and train again."
@@ -135,6 +138,13 @@ def load_trained(trial: StyleTrial, folder: Path, *, device: str = "auto") -> Tr
         else:
             pair.to_photo = None
     return TrainedStyle(pair.to(torch_device("trained", device)).eval().requires_grad_(False), outcome, log)
+
+
+def _of_another_version(path: Path, error: Exception) -> OptionError:
+    return OptionError(
+        f"`trained`: {path} holds another network than this version of spectralgrad makes of the same trial "
+        f"({str(error).splitlines()[0]}). Remove its folder and train again."
+    )
 
 
 def read_log(place: Path) -> list[Line]:
@@ -199,7 +209,10 @@ def _train(
         state = checkpoint.load(place / CHECKPOINT, trial.key)
         before = 0.0
         if state is not None:
-            run.restore(state)
+            try:
+                run.restore(state)
+            except (RuntimeError, ValueError) as error:
+                raise _of_another_version(place / CHECKPOINT, error) from error
             before = float(state["seconds"])
         log = _Log(place / LOG, progress)
         log.write("start", trial=trial.as_json(), step=run.step, **circumstances("train-style", gpu=device.type == "cuda"))

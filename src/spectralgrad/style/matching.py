@@ -17,7 +17,10 @@ __all__ = ["Coloring", "Matching", "gathered", "matching", "relative_eps"]
 
 Coloring = Literal["nearest", "zca"]
 _CHUNK = 2**22  # numbers that are made float64 at a time: 32 MiB
-_ROUNDING = 32  # times the rounding of the features: what a constant picture's features may differ by
+# What a constant picture's features may differ by, relative to their size: after a level they are those of a picture that
+# was decoded in float32, and they are rounded themselves.
+_OF_THE_PICTURE = 64 * torch.finfo(torch.float32).eps
+_OF_FEATURES = 4  # times their eps
 _NOTHING = 1e-30  # where even that is zero: all features are
 
 
@@ -44,13 +47,13 @@ def gathered(x: Tensor, groups: int = 1) -> Moments:
 def relative_eps(content: Moments, rtol: float, dtype: torch.dtype) -> Tensor:
     """The shift (groups, 1, 1) of a content's covariance: a part of its mean eigenvalue, and never below rounding.
 
-    eps = rtol tr(C) / d + (32 u)^2 |mean|^2 / d, u the rounding unit of ``dtype``, in which the features were computed. The
+    eps = rtol tr(C) / d + r^2 |mean|^2 / d, r what rounding may cause in features that were computed in ``dtype``. The
     second term says that features which differ by rounding alone do not differ: a constant picture has nothing to whiten.
     """
     d = content.mean.shape[-1]
     trace = content.covariance().diagonal(dim1=-2, dim2=-1).sum(-1)
-    unit = _ROUNDING * torch.finfo(dtype).eps
-    eps = (rtol * trace + unit**2 * content.mean.square().sum(-1)) / d
+    rounding = max(_OF_THE_PICTURE, _OF_FEATURES * torch.finfo(dtype).eps)
+    eps = (rtol * trace + rounding**2 * content.mean.square().sum(-1)) / d
     return eps.clamp(min=_NOTHING)[:, None, None]
 
 
