@@ -46,10 +46,9 @@ class Networks(NamedTuple):
         return -(-self.decoder.halo // stride) * stride + self.encoder.halo()
 
     def arranged(self) -> "Networks":
-        """With weights channels last on a GPU, where convolutions want all so."""
+        """With weights channels last, as convolutions want all."""
         for network in self:
-            if next(network.parameters()).is_cuda:
-                network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self
 
 
@@ -156,11 +155,11 @@ class DeepTransfer:
     def _decode(self, level: str, tile: Tile, features: Tensor, move: Matching, picture: Tensor) -> Tensor:
         decoder, strength = self.networks[level].decoder, self.options.amount
         with self.clock("map"):
-            mapped = move(features)
+            mapped = _batch(move(features))
         if self.watch is not None:
-            self.watch(level, tile.inner(mapped, STRIDE[level]))
+            self.watch(level, tile.inner(mapped[0], STRIDE[level]))
         with self._precision(), self.clock("decode"):
-            made: Tensor = decoder(mapped[None])[0].float()
+            made: Tensor = decoder(mapped)[0].float()
             if strength < 1:
                 # What the decoder loses of the content comes back in the measure in which content is wanted, so that a
                 # strength near 0 is near the content and not near its reconstruction.
@@ -202,5 +201,7 @@ class _Steps:
             self.progress(self.done, self.total)
 
 
-def _batch(picture: Tensor) -> Tensor:
-    return picture[None].contiguous(memory_format=torch.channels_last if picture.is_cuda else torch.contiguous_format)
+def _batch(x: Tensor) -> Tensor:
+    """(1, C, H, W), channels last. A copy, since one picture's strides may be those of both layouts: what convolutions make
+    of it, in speed and in rounding, shall not depend on where it came from."""
+    return torch.empty_like(x[None], memory_format=torch.channels_last).copy_(x[None])
