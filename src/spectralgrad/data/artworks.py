@@ -15,7 +15,8 @@ from .dataset import VARIABLE, DataError
 from .images import list_images, read_images
 from .procedural import dabs, flat_areas, photographs, swirls
 
-DOMAINS = ("photo", "vangogh", "monet", "ukiyoe")
+PAINTINGS = ("vangogh", "monet", "ukiyoe")
+DOMAINS = ("photo", *PAINTINGS)
 FOLDER = "artworks"
 SIZE = 256
 TEST_SHARE = 0.15

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+from spectralgrad.data.artworks import PAINTINGS
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.checks import is_number, is_whole
 from spectralgrad.models.wct_blocks import VARIANTS
@@ -13,7 +14,7 @@ from .spec import SCALES, Scale
 __all__ = ["DOMAINS", "StyleTrial", "Weights", "style_trial"]
 
 FORMAT = 1  # of style trials and what they leave; a record of another one is not read
-DOMAINS = ("vangogh", "monet", "ukiyoe")  # of art; the other side is always photo
+DOMAINS = PAINTINGS  # of art; the other side is always photo
 SOURCES = ("artworks", "embedded")
 FEATURES = ("vgg", "network")
 PRECISIONS = ("32-true", "bf16-mixed")

@@ -133,7 +133,7 @@ class DeepTransfer:
             features = self._encode(level, tile.cut(picture))
             kept = features if len(tiles) == 1 else None  # of many tiles nothing is kept: they are encoded again
             with self.clock("statistics"):
-                parts.append(self._moments(level, tile, features, shape, visible))
+                parts.append(self._moments(level, tile, features[0], shape, visible))
             steps.advance()
         with self.clock("statistics"):
             content = merge_moments(parts)
@@ -148,14 +148,15 @@ class DeepTransfer:
         return result
 
     def _encode(self, level: str, part: Tensor) -> Tensor:
+        """Features (1, C, h, w) of a part (3, H, W) of a picture."""
         with self._precision(), self.clock("encode"):
             found: dict[str, Tensor] = self.networks[level].encoder(_batch(part))
-        return found[level][0]
+        return found[level]
 
     def _decode(self, level: str, tile: Tile, features: Tensor, move: Matching, picture: Tensor) -> Tensor:
         decoder, strength = self.networks[level].decoder, self.options.amount
         with self.clock("map"):
-            mapped = _batch(move(features))
+            mapped = _batch(move(features[0]))
         if self.watch is not None:
             self.watch(level, tile.inner(mapped[0], STRIDE[level]))
         with self._precision(), self.clock("decode"):
@@ -163,7 +164,7 @@ class DeepTransfer:
             if strength < 1:
                 # What the decoder loses of the content comes back in the measure in which content is wanted, so that a
                 # strength near 0 is near the content and not near its reconstruction.
-                made += (1 - strength) * (tile.cut(picture) - decoder(features[None])[0].float())
+                made += (1 - strength) * (tile.cut(picture) - decoder(features)[0].float())
         return made
 
     def _moments(self, level: str, tile: Tile, features: Tensor, shape: tuple[int, int], visible: Tensor | None) -> Moments:

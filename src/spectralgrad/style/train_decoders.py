@@ -26,9 +26,10 @@ from torch import Tensor
 from torch.nn import Conv2d
 from torch.nn.functional import interpolate, mse_loss
 
-from spectralgrad.data.artworks import embedded_artworks, load_artworks
+from spectralgrad.data.artworks import PAINTINGS, embedded_artworks, load_artworks
 from spectralgrad.data.batches import crop
 from spectralgrad.errors import OptionError
+from spectralgrad.files import write_whole
 from spectralgrad.models.decoders import Decoder
 from spectralgrad.models.vgg import LEVELS, Encoder, require_level
 
@@ -49,7 +50,6 @@ HALF_FROM = "relu3_1"  # from here on bfloat16 serves: its rounding is far below
 FEATURE = dict(zip(LEVELS, (0.01, 0.01, 0.02, 0.05), strict=True))
 # And there a transfer makes texture out of nothing.
 CALM = dict(zip(LEVELS, (0.0, 0.0, 10.0, 10.0), strict=True))
-STYLES = ("vangogh", "monet", "ukiyoe")
 STYLE_COUNT = 75  # pictures that lend their statistics
 PERMUTATIONS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
 
@@ -149,9 +149,8 @@ def train_decoder(
             with torch.no_grad():
                 features = encoder(x)
             pixel, feature = losses(decoder, encoder, x, features)
-            loss = pixel + recipe.feature_weight * feature
             rough = transfers.roughness(decoder, features[recipe.level], x) if transfers else torch.zeros_like(pixel)
-            loss = loss + recipe.calm_weight * rough
+            loss = pixel + recipe.feature_weight * feature + recipe.calm_weight * rough
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
@@ -260,8 +259,8 @@ def _prepare(decoder: Decoder, encoder: Encoder, x: Tensor) -> None:
 
 def _lent(train: Mapping[str, Tensor]) -> Tensor:
     """Pictures of every kind of painting, spread over what there is."""
-    each = STYLE_COUNT // len(STYLES)
-    return torch.cat([train[name][:: max(1, len(train[name]) // each)][:each] for name in STYLES])
+    each = STYLE_COUNT // len(PAINTINGS)
+    return torch.cat([train[name][:: max(1, len(train[name]) // each)][:each] for name in PAINTINGS])
 
 
 def _about(weights: Path | None) -> Any:
@@ -303,7 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if str(options.data) == "embedded":
         pictures, data = embedded_artworks(max(64, recipe.crop)), "procedural pictures (embedded_artworks)"
     else:
-        pictures, data = load_artworks(options.data, domains=("photo", *(STYLES if recipe.calm_weight else ()))), DATA
+        pictures, data = load_artworks(options.data, domains=("photo", *(PAINTINGS if recipe.calm_weight else ()))), DATA
     styles = _lent(pictures.train) if recipe.calm_weight else None
     start = load_decoder(recipe.level, options.device, options.start) if options.start else None
     name = f"decoder-{recipe.level}"
@@ -326,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     about = {
         "command": f"python -m spectralgrad.style.train_decoders {' '.join(_named(part) for part in given)}",
         "recipe": asdict(recipe),
-        "data": data if styles is None else f"{data}; {len(styles)} training pictures of {', '.join(STYLES)} as styles",
+        "data": data if styles is None else f"{data}; {len(styles)} training pictures of {', '.join(PAINTINGS)} as styles",
         "started_from": _about(options.start),
         "train_pictures": len(pictures.train["photo"]),
         "test_pictures": len(found),
@@ -338,9 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in decoder.parameters()),
     }
-    beside = options.out / f"{name}.json.part"
-    beside.write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
-    beside.replace(options.out / f"{name}.json")
+    write_whole(options.out / f"{name}.json", (json.dumps(about, indent=1) + "\n").encode())
     print(f"| {recipe.level} | {about['parameters']} | {about['psnr_mean_db']:.2f} | {about['psnr_min_db']:.2f} | {steps} "
           f"| {seconds:.0f} | {about['machine']} |", flush=True)  # fmt: skip
 
