@@ -487,6 +487,7 @@ def test_distributed_model(tmp_path: Path) -> None:
         net = nn.parallel.DistributedDataParallel(model(process_group=dist.group.WORLD))
         with ConditionMonitor(net) as monitor:
             [record] = train(net, monitor, steps=1)
+        del net, monitor  # before the group: a Reducer that is the last to hold one may wait for gloo's threads for ever
     finally:
         dist.destroy_process_group()
     plain = model()
