@@ -8,7 +8,7 @@ WORKERS ?= 2
 .DELETE_ON_ERROR:
 
 demo: .make/test
-	$(BIN)/python -m spectralgrad demo
+	$(BIN)/spectralgrad demo
 
 test: .make/test lint
 	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
@@ -24,13 +24,13 @@ lint: .make/test
 bench: .make/bench
 	$(BIN)/python benchmarks/accuracy.py --write
 	$(BIN)/python benchmarks/speed.py --write
-	$(BIN)/python -m spectralgrad bench --write
+	$(BIN)/spectralgrad bench --write
 
 # One stamp for each set of packages; torch comes first and pinned, or a later package would fetch its CUDA build.
-.make/test: pyproject.toml constraints.txt
+.make/test: pyproject.toml lab/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]" -e "./lab[test]"
 	mkdir -p .make && touch $@
 
 .make/bench: .make/test

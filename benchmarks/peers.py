@@ -1,4 +1,4 @@
-"""The methods that are compared: ours by rule and solver, and the peers of spectralgrad.experiments.bench."""
+"""The methods that are compared: ours by rule and solver, and the peers of spectralgrad_lab.bench."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.experiments.bench.peers import (
+from spectralgrad_lab.bench.peers import (
     KORNIA,
     Method,
     Root,

@@ -1,12 +1,12 @@
-"""The options that the scripts here share, and their records (see spectralgrad.experiments.record)."""
+"""The options that the scripts here share, and their records (see spectralgrad_lab.records.machine)."""
 
 import argparse
 import sys
 from pathlib import Path
 from typing import Any
 
-from spectralgrad.experiments import record
-from spectralgrad.experiments.record import describe, table
+from spectralgrad_lab.records import machine as record
+from spectralgrad_lab.records.machine import describe, table
 
 __all__ = ["RESULTS", "arguments", "circumstances", "describe", "table", "write"]
 

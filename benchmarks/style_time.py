@@ -11,13 +11,13 @@ import time
 
 import torch
 
-from spectralgrad.data.artworks import embedded_artworks
-from spectralgrad.models.decoders import Decoder
-from spectralgrad.models.vgg import LEVELS, Encoder
-from spectralgrad.style.clock import Clock
-from spectralgrad.style.deep import Networks, load_networks
-from spectralgrad.style.options import TransferOptions
-from spectralgrad.style.transfer import Stylist
+from spectralgrad_lab.data.artworks import embedded_artworks
+from spectralgrad_lab.models.decoders import Decoder
+from spectralgrad_lab.models.vgg import LEVELS, Encoder
+from spectralgrad_lab.transfer.clock import Clock
+from spectralgrad_lab.transfer.deep import Networks, load_networks
+from spectralgrad_lab.transfer.options import TransferOptions
+from spectralgrad_lab.transfer.transfer import Stylist
 
 TARGET = {"cuda": 0.3, "cpu": 60.0}
 SHARE = 0.2

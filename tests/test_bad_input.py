@@ -13,8 +13,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
-
-from . import cases
+from support import cases
 
 Call = Callable[..., Any]
 EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=

@@ -18,8 +18,7 @@ from spectralgrad.diagnostics import _COLUMNS, ConditionMonitor, _Csv
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise1d
 from spectralgrad.nn.pooling import CovariancePool2d
-
-from . import cases
+from support import cases
 
 D = 6
 
@@ -290,7 +289,7 @@ def test_one_transfer_for_each_recorded_step(monkeypatch: pytest.MonkeyPatch) ->
     """However many layers, groups, gradients and device counters there are. Of another device than the CPU: below."""
     cpu, calls = Tensor.cpu, []
     monkeypatch.setattr(Tensor, "cpu", lambda x: calls.append(x) or cpu(x))
-    sg.linalg.counters.count_on_device("nonfinite_input", torch.tensor([False]))
+    sg.counters.count_on_device("nonfinite_input", torch.tensor([False]))
     net = nn.Sequential(Residual(), Residual(), model(group_size=2))
     with ConditionMonitor(net) as monitor:
         assert len(train(net, monitor, steps=1)) == 1 + 1 + 3
@@ -360,15 +359,15 @@ def test_solver_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_counts_that_were_there_before_or_are_reset_meanwhile() -> None:
-    sg.linalg.counters.count("solver_retry_jitter", 5)
-    sg.linalg.counters.count_on_device("nonfinite_input", torch.tensor([True, True]))
+    sg.counters.count("solver_retry_jitter", 5)
+    sg.counters.count_on_device("nonfinite_input", torch.tensor([True, True]))
     net, x = model(), cases.random(20, D)
     with ConditionMonitor(net) as monitor:
         net(x)
         assert monitor.step()[0]["solver_failures"] == 0
         sg.reset_counts()
-        sg.linalg.counters.count("solver_retry_float64", 2)
-        sg.linalg.counters.count_on_device("nonfinite_input", torch.tensor([True, False, True, True]))
+        sg.counters.count("solver_retry_float64", 2)
+        sg.counters.count_on_device("nonfinite_input", torch.tensor([True, False, True, True]))
         net(x)
         record = monitor.step()[0]
         assert (record["solver_failures"], record["nonfinite_inputs"]) == (2, 3)

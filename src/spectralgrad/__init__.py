@@ -1,8 +1,7 @@
 """Gradients through eigendecompositions that never blow up."""
 
 from spectralgrad import diagnostics, errors, nn, orthogonal
-from spectralgrad.linalg.checks import checks
-from spectralgrad.linalg.counters import counts, reset_counts
+from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
@@ -13,6 +12,7 @@ from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, PowerIt
 from spectralgrad.linalg.solvers import SVD, Auto, Jacobi, Lapack, PowerDeflation, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
 from spectralgrad.linalg.svd import svd
+from spectralgrad.validation import checks
 
 __version__ = "0.1.0"
 

@@ -22,12 +22,12 @@ from torch.nn import DataParallel, Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from spectralgrad import counters
 from spectralgrad.errors import LinAlgError, OptionError
-from spectralgrad.linalg import counters
-from spectralgrad.linalg.checks import is_transformed, is_whole
 from spectralgrad.linalg.projector import Cut
 from spectralgrad.nn.denoise import PCADenoise1d, PCADenoise2d
 from spectralgrad.nn.statistics import BatchStatistics
+from spectralgrad.validation import is_transformed, is_whole
 
 __all__ = ["ConditionMonitor"]
 

@@ -9,9 +9,8 @@ from torch import Tensor
 from spectralgrad.kernels import affine
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments_twin
-
-from .. import cases
-from .test_moments import (
+from support import cases
+from support.triton_kernels import (
     LAYOUTS,
     SHAPES,
     SHARED_MEMORY,

@@ -6,9 +6,9 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi
-from tests import cases
-from tests.families import SCALES, disagreements, families, faults
-from tests.kernels.on_cpu import SHARED_MEMORY, on_cpu  # noqa: F401
+from support import cases
+from support.families import SCALES, disagreements, families, faults
+from support.on_cpu import SHARED_MEMORY, on_cpu  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 REALS = [torch.float32, torch.float64]

@@ -3,11 +3,7 @@
 The interpreter knows no precision modes and no races: benchmarks/check_cuda_kernels.py looks at those on a GPU.
 """
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -15,47 +11,24 @@ from torch import Tensor
 
 from spectralgrad.kernels import moments, tiles
 from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
-
-from .. import cases
-
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-SHARED_MEMORY = 227 * 1024  # of one block on sm_90
-in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
-starts_interpreter = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton, and starts it")
-compiles = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton's compiler")
-
-# Shape, group size: several groups in a tile, one, odd ones, a last tile that is not full, one sample, more than one split.
-SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
-    "d=1": ((3, 18, 5, 7), 1),
-    "d=2": ((70, 2, 3), 2),
-    "d=3": ((3, 18, 5, 7), 3),
-    "d=4": ((2, 8, 4, 16), 4),
-    "d=16": ((5, 16, 9, 3), 16),
-    "d=20": ((70, 20), 20),
-    "one sample": ((1, 6, 1, 1), 3),
-    "3d": ((2, 4, 2, 3, 5), 2),
-}
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x.contiguous(),
-    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
-    "strided": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
-    "part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
-    "expanded": lambda x: x[:1, :, ...].expand_as(x),
-}
-each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
-each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
-each_case = pytest.mark.parametrize(  # fewer of them: the interpreter is slow
-    ("name", "layout"),
-    [*((name, "channels last") for name in SHAPES), ("d=3", "contiguous"), ("d=3", "strided"), ("d=3", "expanded")],
+from support import cases
+from support.triton_kernels import (
+    INTERPRETED,
+    LAYOUTS,
+    SHAPES,
+    SHARED_MEMORY,
+    _layout,
+    compile_for_hopper,
+    compiles,
+    each_case,
+    each_layout,
+    each_shape,
+    features,
+    in_interpreter,
+    launches,
+    run_in_interpreter,
+    starts_interpreter,
 )
-
-
-def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
-    """Correlated channels around a mean of their own, in float32."""
-    x = cases.random(*shape, seed=seed)
-    mixed = x + 0.5 * x.roll(1, 1)
-    centre = mean * (1 + torch.arange(shape[1], dtype=torch.float64)).view(1, -1, *[1] * (len(shape) - 2))
-    return (mixed + centre).float()
 
 
 def assert_means_agree(mean: Tensor, rest: Tensor, x: Tensor) -> None:
@@ -64,61 +37,6 @@ def assert_means_agree(mean: Tensor, rest: Tensor, x: Tensor) -> None:
     spread = X.std(1, correction=0) if X.shape[1] > 1 else torch.zeros_like(X[:, 0])
     error = (mean.double() + rest - X.mean(1)).abs()
     assert bool((error <= 4 * cases.eps(torch.float32) * spread).all()), (error / spread).max()
-
-
-def run_in_interpreter(file: str) -> None:
-    """The tests of ``file`` with "interpreted" in their names, in a process of their own: Triton decides at import."""
-    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-p", "no:cacheprovider", "-rs"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout
-    assert "[100%]" in done.stdout
-    assert "SKIPPED" not in done.stdout
-
-
-def launches(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
-) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """The kernels that ``call`` would launch on an H200, with their arguments; none of them runs."""
-    seen: list[Any] = []
-
-    def record(launch: tiles.Launch, device: int | None, *pointers: Any) -> None:
-        seen.append((launch.kernel, (*pointers, *launch.numbers), launch.constants))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(tiles, "fits", lambda *_: True)
-        patch.setattr(tiles.Launch, "__call__", record)
-        patch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
-        tiles.forget_launches()
-        call()
-    tiles.forget_launches()
-    return seen
-
-
-def _layout(x: Tensor) -> tiles.Layout | None:
-    return tiles.layout(x.shape, x.stride())
-
-
-def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """What Triton makes of one launch, specialised as it does: numbers that are 1, multiples of 16, and missing tensors."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    pointers = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
-    settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
-    settings["enable_fp_fusion"] = True  # as `tiles.Launch` says
-    signature, constants, attributes = {}, {}, {}
-    for i, name in enumerate(kernel.arg_names):
-        value = args[i] if i < len(args) else options[name]
-        if i >= len(args) or value is None or (isinstance(value, int) and value == 1):
-            signature[name], constants[(i,)] = "constexpr", value
-        else:
-            is_pointer = hasattr(value, "data_ptr")
-            signature[name] = pointers[value.dtype] if is_pointer else "fp32" if isinstance(value, float) else "i32"
-            if is_pointer or (isinstance(value, int) and value % 16 == 0):
-                attributes[(i,)] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=settings)
 
 
 # The twin

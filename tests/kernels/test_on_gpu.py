@@ -12,9 +12,9 @@ from spectralgrad.kernels.graphs import Replayed
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from spectralgrad.nn import DecorrelatedBatchNorm2d
-from spectralgrad.style.matching import nearest_map
-from tests import cases
-from tests.families import SCALES, disagreements, families, faults
+from spectralgrad_lab.transfer.matching import nearest_map
+from support import cases
+from support.families import SCALES, disagreements, families, faults
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 REALS = [torch.float32, torch.float64]

@@ -10,8 +10,8 @@ import spectralgrad as sg
 from spectralgrad.kernels import spectral
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
-from tests import cases
-from tests.kernels.on_cpu import on_cpu  # noqa: F401
+from support import cases
+from support.on_cpu import on_cpu  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
 

@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn.utils import parametrize
 
 import spectralgrad as sg
+from spectralgrad.counters import counts
 from spectralgrad.kernels import whitening
-from spectralgrad.linalg.counters import counts
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, decorrelation, fused
-from tests import cases
-from tests.kernels.on_cpu import on_cpu  # noqa: F401
-from tests.kernels.test_moments import (
+from support import cases
+from support.on_cpu import on_cpu  # noqa: F401
+from support.triton_kernels import (
     SHARED_MEMORY,
     compile_for_hopper,
     compiles,

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-
-from ..cases import eps, random, random_covariance, relative_error
+from support.cases import eps, random, random_covariance, relative_error
 
 SIZES = [4, 16, 64, 128]
 SCALAR = {

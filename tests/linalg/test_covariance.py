@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
-
-from .. import cases
+from support import cases
 
 CHANNELS, MANY = 16, 100_000
 ACCURATE = 1e-6  # relative, in float32, whatever the flags say

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
+from spectralgrad import counters
 from spectralgrad.errors import ConvergenceError, LinAlgError, NonFiniteError
-from spectralgrad.linalg import counters
 from spectralgrad.linalg.solvers import fallback
-from tests import cases
+from support import cases
 
 MARK = 50.0  # a matrix whose first entry is above this is one that the fake solvers cannot do
 FAILURES = ["raises", "NaN in w", "NaN in V", "Inf in V"]

@@ -7,8 +7,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
 import spectralgrad as sg
-
-from ..cases import FUNCTIONS, random, with_spectrum
+from support.cases import FUNCTIONS, random, with_spectrum
 
 torch.set_num_threads(1)
 

@@ -1,8 +1,6 @@
 """Newton-Schulz square roots: as good as eigenvectors where they converge, an error where they do not."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +11,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
 from spectralgrad.errors import DefinitenessError
+from support import cases
+from support.roots import Root, each_root, errors, value_and_gradient
 
-from .. import cases
-
-Root = Callable[..., Tensor]
-ROOTS: dict[str, Root] = {"sqrtm": sg.sqrtm, "inv_sqrtm": sg.inv_sqrtm}
-each_root = pytest.mark.parametrize("root", ROOTS.values(), ids=ROOTS)
 DTYPES = [torch.float64, torch.complex128]
 LIMIT = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -26,19 +21,6 @@ LIMIT = {torch.float32: 1e-5, torch.float64: 1e-10}
 def conditioned(condition: float, n: int, seed: int = 0) -> Tensor:
     """Eigenvalues evenly spread over the decades from 1/condition to 1."""
     return cases.with_spectrum(torch.logspace(-np.log10(condition), 0, n, dtype=torch.float64), seed=seed)
-
-
-def value_and_gradient(root: Root, M: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-    M = M.detach().requires_grad_()
-    Y = root(M, **options)
-    weight = cases.random(*M.shape, seed=9).to(M.dtype)
-    return Y.detach(), torch.autograd.grad((Y * weight).sum(), M)[0]
-
-
-def errors(root: Root, M: Tensor, **options: Any) -> list[float]:
-    """Relative errors of value and gradient against eigenvectors in float64."""
-    got, want = value_and_gradient(root, M, **options), value_and_gradient(root, M.double())
-    return [cases.relative_error(x, y) for x, y in zip(got, want, strict=True)]
 
 
 def test_values_against_scipy() -> None:

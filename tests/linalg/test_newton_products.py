@@ -1,7 +1,6 @@
 """Roots by products as a GPU computes them, on the CPU: a fixed schedule, no look at a value, products counted."""
 
 import importlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,16 +8,15 @@ import mpmath
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import spectralgrad as sg
 from spectralgrad.linalg import newton
 from spectralgrad.linalg.iteration import norm_bound, product_dtype
 from spectralgrad.linalg.lyapunov import lyapunov
 from spectralgrad.linalg.newton import roots_by_products
-
-from .. import cases
-from .test_newton import ROOTS, each_root, errors, value_and_gradient
+from support import cases
+from support.products import Products
+from support.roots import ROOTS, each_root, errors, value_and_gradient
 
 Root = Callable[..., Tensor]
 NEWTON = sg.NewtonSchulz()
@@ -159,17 +157,6 @@ def test_lyapunov(condition: float, skew: bool) -> None:
 
 
 # Products, and where they are taken.
-
-
-class Products(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: Counter[tuple[int, ...]] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
-            self.shapes[(*args[-2].shape[-2:], args[-1].shape[-1])] += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
-
-from .. import cases
+from support import cases
 
 SOLVERS = [sg.Auto(), sg.NewtonSchulz()]
 SHAPES = {"square": (3, 3), "tall": (4, 3), "wide": (3, 4)}

@@ -10,7 +10,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.linalg.eigh import eigenpairs
-from tests import cases
+from support import cases
 
 DEGREES = [0, 1, 4, 9, 19]
 BREAKS_OFF: dict[str, Any] = {"min_eigenvalue": None, "max_rayleigh_error": None, "max_energy": None}

@@ -11,8 +11,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.linalg.precision import hermitian_part, is_reduced, matmul, sandwich
-
-from .. import cases
+from support import cases
 
 FLOAT32 = cases.eps(torch.float32)
 

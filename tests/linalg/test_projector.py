@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
-
-from .. import cases
+from support import cases
 
 DTYPES = [torch.float64, torch.complex128]
 EXACT = sg.Exact()

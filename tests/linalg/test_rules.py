@@ -9,7 +9,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
-from tests import cases
+from support import cases
 
 REAL = [torch.float32, torch.float64]
 RELATIVE_RULES = [sg.Exact(), sg.Lorentzian(), sg.Lorentzian(rtol=1e-2), sg.Taylor(9), sg.Taylor(0)]

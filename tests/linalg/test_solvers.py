@@ -14,8 +14,8 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.errors import LinAlgError, OptionError
 from spectralgrad.linalg.solvers import team, threads
-from tests import cases
-from tests.families import SCALES, assert_solves, disagreements, families, faults
+from support import cases
+from support.families import SCALES, assert_solves, disagreements, families, faults
 
 MATRIX_SOLVERS = [sg.Lapack(), sg.Jacobi(), sg.SVD()]
 

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
-
-from .. import cases
+from support import cases
 
 SHAPES = [(3, 3), (4, 3), (3, 4), (2, 3, 3)]
 DTYPES = [torch.float64, torch.complex128]

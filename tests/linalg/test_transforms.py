@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-
-from ..cases import FUNCTIONS, RULES, generator, random, random_covariance
+from support.cases import FUNCTIONS, RULES, generator, random, random_covariance
 
 torch.set_num_threads(1)
 

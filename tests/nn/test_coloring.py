@@ -14,8 +14,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.nn.coloring import WhitenColor2d
 from spectralgrad.nn.functional import color_transfer, whiten_color
-
-from ..cases import BOUNDED_RULES, GRADIENTS, SOLVERS, generator, ident, random, relative_error
+from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, generator, ident, random, relative_error
 
 torch.set_num_threads(1)
 

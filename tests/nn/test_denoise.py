@@ -11,9 +11,8 @@ from torch import Tensor, nn
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import PCADenoise1d, PCADenoise2d
-
-from .. import cases
-from .test_decorrelation import Counting, correlated, duplicates, few, gradient, images, one_direction, rows
+from support import cases
+from support.features import Counting, correlated, duplicates, few, gradient, images, one_direction, rows
 
 
 def standardise(x: Tensor, eps: float) -> Tensor:

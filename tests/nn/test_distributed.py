@@ -23,8 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import spectralgrad.nn as snn
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-
-from .. import cases
+from support import cases
 
 WORLD, TIMEOUT = 2, 30  # ranks; seconds
 CLOSE = 1e-11  # float64, relative

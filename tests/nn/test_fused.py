@@ -19,11 +19,10 @@ from spectralgrad.errors import NonFiniteError, ShapeError
 from spectralgrad.kernels import tiles
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, fused, statistics
 from spectralgrad.nn.statistics import BatchStatistics
-
-from .. import cases
-from ..kernels.test_moments import in_interpreter, run_in_interpreter, starts_interpreter
-from .test_decorrelation import Make, images
-from .test_statistics import EVERY, each_layer, each_mode, trained
+from support import cases
+from support.features import Make, images
+from support.layers import EVERY, each_layer, each_mode, trained
+from support.triton_kernels import in_interpreter, run_in_interpreter, starts_interpreter
 
 RULES: dict[str, Make] = {
     **{f"zca {cases.ident(rule)}": partial(DecorrelatedBatchNorm2d, 6, gradient=rule) for rule in cases.GRADIENTS},

@@ -16,9 +16,8 @@ import spectralgrad as sg
 from spectralgrad.nn import powers
 from spectralgrad.nn.functional import covariance_pool
 from spectralgrad.nn.pooling import CovariancePool2d
-
-from ..cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
-from ..linalg.test_newton_products import Products
+from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
+from support.products import Products
 
 torch.set_num_threads(1)
 

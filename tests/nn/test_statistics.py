@@ -12,36 +12,17 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
-import spectralgrad as sg
 from spectralgrad.errors import DtypeError, NonFiniteError, ShapeError
 from spectralgrad.nn import (
     DecorrelatedBatchNorm1d,
     DecorrelatedBatchNorm2d,
     DecorrelatedBatchNorm3d,
     PCADenoise1d,
-    PCADenoise2d,
     fused,
 )
-
-from .. import cases
-from .test_decorrelation import Counting, Layer, Make, correlated, gradient, images
-
-WHITENING: dict[str, Make] = {
-    "zca": partial(DecorrelatedBatchNorm2d, 6, group_size=3),
-    "pca": partial(DecorrelatedBatchNorm2d, 6, whitening="pca"),
-    "running whitening": partial(DecorrelatedBatchNorm2d, 6, group_size=2, running="whitening"),
-    "cumulative": partial(DecorrelatedBatchNorm2d, 6, momentum=None),
-    "newton": partial(DecorrelatedBatchNorm2d, 6, group_size=3, solver=sg.NewtonSchulz()),
-}
-
-
-EVERY: dict[str, Make] = {
-    **WHITENING,
-    "rank": partial(PCADenoise2d, 6, rank=3),
-    "energy": partial(PCADenoise2d, 6, energy=0.9),
-    "all energy": partial(PCADenoise2d, 6, energy=1),
-}
-
+from support import cases
+from support.features import Counting, Layer, Make, correlated, gradient, images
+from support.layers import EVERY, WHITENING, each_layer, each_mode, trained
 
 DIMENSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "1d (N, C)": (partial(DecorrelatedBatchNorm1d, 6, group_size=3), (40, 6)),
@@ -51,22 +32,6 @@ DIMENSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "denoise 1d (N, C)": (partial(PCADenoise1d, 6, rank=2), (40, 6)),
     "denoise 1d (N, C, L)": (partial(PCADenoise1d, 6, rank=2), (8, 6, 5)),
 }
-
-
-each_layer = pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
-
-
-each_mode = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-
-
-def trained(make: Make, steps: int = 3, **options: Any) -> Layer:
-    """A layer in eval mode whose statistics and parameters have moved."""
-    layer = make(dtype=torch.float64, **options)
-    for step in range(steps):
-        layer(images(seed=step) * (1 + step))
-    for i, parameter in enumerate(layer.parameters()):
-        nn.init.uniform_(parameter, 0.5, 1.5, generator=cases.generator(i))
-    return layer.eval()
 
 
 @pytest.mark.parametrize(("make", "shape"), DIMENSIONS.values(), ids=DIMENSIONS)

@@ -9,8 +9,8 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi
 from spectralgrad.nn import DecorrelatedBatchNorm2d, fused
-from tests import cases
-from tests.kernels.on_cpu import on_cpu  # noqa: F401
+from support import cases
+from support.on_cpu import on_cpu  # noqa: F401
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.orthogonal import NearestOrthogonalGradient, OptimalLearningRate, orthogonal_weight, spectral_norm
-from tests.cases import random, relative_error
-from tests.orthogonal import FUSED, OPTIMIZERS, network
+from support.cases import random, relative_error
+from support.optimizers import FUSED, OPTIMIZERS, assert_same, data, loss_of, nearest, network
 
 
 @pytest.fixture(autouse=True)
@@ -23,25 +23,6 @@ def _seed() -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
-
-
-def nearest(G: Tensor) -> Tensor:
-    """U V^H, computed apart from the library."""
-    U, _, Vh = torch.linalg.svd(G.flatten(1).to(torch.complex128 if G.is_complex() else torch.float64), full_matrices=False)
-    return (U @ Vh).reshape(G.shape).to(G.dtype)
-
-
-def data(seed: int, samples: int = 12) -> tuple[Tensor, Tensor]:
-    return random(samples, 2, 6, 6, seed=seed).float(), torch.arange(samples) % 3
-
-
-def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return nn.functional.cross_entropy(model(batch[0]), batch[1])
-
-
-def assert_same(model: nn.Module, other: nn.Module, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    for (name, p), q in zip(model.named_parameters(), other.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
 
 
 def twins(make: Callable[..., optim.Optimizer]) -> tuple[nn.Sequential, optim.Optimizer, nn.Sequential, optim.Optimizer]:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.orthogonal import orthogonal_loss, orthogonal_weight
-from tests.cases import DTYPES, random, rotation
+from support.cases import DTYPES, random, rotation
 
 SHAPES = [(5, 5), (8, 3), (3, 8), (1, 1), (64, 3, 3, 3), (4, 2, 2, 2, 2), (6, 2, 3)]
 

@@ -11,9 +11,8 @@ from torch.optim import lr_scheduler
 
 from spectralgrad.errors import OptionError
 from spectralgrad.orthogonal import NearestOrthogonalGradient, OptimalLearningRate, orthogonal_weight
-from tests.cases import random, rotation
-from tests.orthogonal import OPTIMIZERS
-from tests.orthogonal.test_gradient import assert_same, data, loss_of, nearest, network
+from support.cases import random, rotation
+from support.optimizers import OPTIMIZERS, assert_same, data, loss_of, nearest, network
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.orthogonal import orthogonal_weight, spectral_norm
-from tests.cases import random, relative_error, rotation
+from support.cases import random, relative_error, rotation
 
 # Square, tall with m <= 2k and m > 2k, wide both ways; every kind of convolution.
 LAYERS: dict[str, Callable[[], nn.Module]] = {

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from .checks import under_vmap
+from spectralgrad.validation import under_vmap
 
 
 class Potential(Protocol):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.validation import as_given, as_matrix, is_number, is_whole
 
-from .checks import as_given, as_matrix, is_number, is_whole
 from .precision import hermitian_part, matmul
 
 __all__ = ["Moments", "covariance", "merge_moments", "moments"]

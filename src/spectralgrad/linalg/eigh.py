@@ -7,9 +7,17 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
+from spectralgrad.validation import (
+    as_given,
+    as_matrix,
+    asymmetry_tolerance,
+    checking,
+    is_transformed,
+    require_hermitian,
+    under_vmap,
+)
 
 from .calculus import batched, call, is_constant
-from .checks import as_given, as_matrix, asymmetry_tolerance, checking, is_transformed, require_hermitian, under_vmap
 from .power_eigh import power_eigh
 from .precision import hermitian_part, matmul, sandwich
 from .rules import Lorentzian, PowerIteration, Rule

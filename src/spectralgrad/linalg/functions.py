@@ -8,12 +8,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
-from .counters import count_on_device, device_counter
 from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
 from .newton import NewtonSchulz, newton_root, roots_by_products
 from .precision import in_basis, matmul, sandwich

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError, OptionError
 from spectralgrad.kernels.ops import opaque
+from spectralgrad.validation import is_number, is_transformed, is_whole, require_hermitian
 
 from .calculus import evaluate
-from .checks import is_number, is_transformed, is_whole, require_hermitian
-from .counters import count_on_device
 from .iteration import (
     TAIL,
     UNCONVERGED,

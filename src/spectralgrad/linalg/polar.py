@@ -21,9 +21,9 @@ from torch import Tensor
 
 from spectralgrad.errors import DefinitenessError, OptionError
 from spectralgrad.kernels.ops import opaque
+from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_finite
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, checking, is_transformed, require_finite
 from .eigh import AUTO, require_rule
 from .iteration import (
     TAIL,

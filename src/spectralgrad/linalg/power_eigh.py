@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.validation import under_vmap
+
 from .calculus import batched, call
-from .checks import under_vmap
 from .domains import require_not_negative
 from .precision import hermitian_part, matmul
 from .rules import PowerIteration

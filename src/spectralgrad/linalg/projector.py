@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed, is_whole
 
 from .calculus import evaluate
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed, is_whole
 from .domains import require_not_negative
 from .eigh import AUTO, LORENTZIAN, Gradient, eigenpairs, require_rule, require_solver
 from .precision import in_basis, matmul, sandwich

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_transformed, under_vmap
 
 from .calculus import batched, call, refuse_third_derivative, second_derivative
-from .checks import as_given, as_matrix, asymmetry_tolerance, is_transformed, under_vmap
 from .eigh import AUTO, Gradient, eigenpairs, require_solver
 from .functions import AnySolver, Spectral, require_floor
 from .precision import in_basis, matmul, sandwich

@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
+from spectralgrad.validation import as_given, as_matrix, checking, is_forced
 
 from .calculus import batched, call
-from .checks import as_given, as_matrix, checking, is_forced
 from .eigh import AUTO, LORENTZIAN, require_rule
 from .precision import matmul
 from .rules import Rule

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.checks import is_transformed
 from spectralgrad.linalg.covariance import moments
 from spectralgrad.linalg.precision import matmul
+from spectralgrad.validation import is_transformed
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 

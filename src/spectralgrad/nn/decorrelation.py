@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import jacobi
 from spectralgrad.kernels.whitening import Running, runs_on
-from spectralgrad.linalg.checks import asymmetry_tolerance, checking, is_whole
-from spectralgrad.linalg.counters import device_counter
 from spectralgrad.linalg.eigh import AUTO, Gradient, eigh, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, with_pullback
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.rules import Exact, Lorentzian, PowerIteration
 from spectralgrad.linalg.scalars import InverseSqrt
 from spectralgrad.linalg.solvers import Auto, Jacobi, PowerDeflation, Solver
+from spectralgrad.validation import asymmetry_tolerance, checking, is_whole
 
 from .fused import Step, whitened
 from .statistics import BatchStatistics, covariance_of, identity_like, require_options

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.checks import checks, is_number, is_whole
 from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
 from spectralgrad.linalg.functions import AnySolver
 from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Lorentzian, PowerIteration
 from spectralgrad.linalg.solvers import PowerDeflation
+from spectralgrad.validation import checks, is_number, is_whole
 
 from .statistics import BatchStatistics, covariance_of, require_options
 

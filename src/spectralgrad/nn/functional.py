@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.checks import checking, is_number, is_transformed, is_whole, require_finite
 from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
 from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.rules import PowerIteration
 from spectralgrad.linalg.solvers import PowerDeflation
+from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_finite
 
 from .powers import AnyRoot, centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, working_dtype
 

@@ -5,8 +5,8 @@ from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.errors import OptionError, ShapeError
-from spectralgrad.linalg.checks import is_whole
 from spectralgrad.linalg.eigh import AUTO, Gradient
+from spectralgrad.validation import is_whole
 
 from .functional import Normalize, Output, covariance_pool, require_maps, require_pool_options
 from .powers import AnyRoot, centred, covariance

@@ -5,7 +5,6 @@ import math
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.checks import asymmetry_tolerance
 from spectralgrad.linalg.eigh import Gradient
 from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, powm, sqrtm
 from spectralgrad.linalg.iteration import product_dtype
@@ -13,6 +12,7 @@ from spectralgrad.linalg.newton import NewtonSchulz, newton_root
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.rules import Exact
 from spectralgrad.linalg.solvers import Auto, PowerDeflation
+from spectralgrad.validation import asymmetry_tolerance
 
 AnyRoot = AnySolver | NewtonSchulz
 

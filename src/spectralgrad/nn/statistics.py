@@ -14,10 +14,10 @@ from torch.nn import Module, Parameter, init
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.moments import grouped_moments
-from spectralgrad.linalg.checks import checking, is_number, is_transformed, is_whole, require_finite
 from spectralgrad.linalg.covariance import Moments, merge_moments, moments
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.solvers import PowerDeflation
+from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_finite
 
 from .composed import affine, as_input, as_samples
 from .fused import Small, is_fusible, mean_and_scatter, normalized, scaled, small_graph, transformed

@@ -7,8 +7,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spectralgrad.errors import DtypeError, ShapeError
-from spectralgrad.linalg.checks import checking, require_finite
 from spectralgrad.linalg.polar import polar
+from spectralgrad.validation import checking, require_finite
 
 from .step import Group, Rates, Treatment, found_inf, grad_scale
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.checks import as_matrix
 from spectralgrad.linalg.precision import matmul
+from spectralgrad.validation import as_matrix
 
 from .weight import out_dim, rows
 

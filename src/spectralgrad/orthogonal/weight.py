@@ -33,10 +33,10 @@ from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.checks import as_given, as_matrix, checking, require_finite
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
+from spectralgrad.validation import as_given, as_matrix, checking, require_finite
 
 __all__ = ["orthogonal_weight", "spectral_norm"]
 

@@ -2,8 +2,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from spectralgrad.errors import OptionError
-
-from ..checks import is_whole
+from spectralgrad.validation import is_whole
 
 
 @dataclass(frozen=True)

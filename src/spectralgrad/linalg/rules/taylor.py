@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.validation import is_whole
 
-from ..checks import is_whole
 from .base import Rule, order
 
 

@@ -11,11 +11,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import count, count_on_device
 from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 from spectralgrad.kernels.ops import opaque
+from spectralgrad.validation import require_finite, require_hermitian
 
-from ..checks import require_finite, require_hermitian
-from ..counters import count, count_on_device
 from ..precision import WIDE, hermitian_part
 from .auto import Auto
 from .base import Solver

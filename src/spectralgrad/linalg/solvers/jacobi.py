@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import LinAlgError, OptionError
 from spectralgrad.kernels import jacobi
+from spectralgrad.validation import is_whole
 
-from ..checks import is_whole
-from ..counters import device_counter
 from .base import Solver, binary_scale
 
 # Fixed where watching would make the host wait. Measured: 10 do for every LAPACK family in float32; in float64 graded

@@ -1,0 +1,1 @@
+"""The papers' tables and figures, a file each, and how they are run."""

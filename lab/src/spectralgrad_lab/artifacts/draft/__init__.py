@@ -1,0 +1,1 @@
+"""The draft that came before."""

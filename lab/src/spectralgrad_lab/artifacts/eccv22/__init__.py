@@ -1,0 +1,1 @@
+"""Improving covariance conditioning (ECCV 2022)."""

@@ -1,0 +1,1 @@
+"""Backpropagation-friendly eigendecomposition (NeurIPS 2019)."""

@@ -1,0 +1,1 @@
+"""Robust differentiable SVD (PAMI)."""

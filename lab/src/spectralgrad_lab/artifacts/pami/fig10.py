@@ -1,0 +1,13 @@
+from ..protocols.style import later, says
+from ..spec import Spec
+
+SPEC = Spec(
+    id="pami-fig10",
+    paper="PAMI",
+    shows="pictures: SVD-WCT, GD-WCT, PI-WCT and Clip-WCT",
+    kind="style",
+    form="pictures",
+    make=later("style", "figure10"),
+    says=says(),
+    claim="Clip-WCT and GD-WCT cannot remove the original style; SVD-WCT and PI-WCT can.",
+)

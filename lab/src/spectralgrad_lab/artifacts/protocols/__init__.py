@@ -1,0 +1,1 @@
+"""What several artifacts share: protocols, methods and grids of trials."""

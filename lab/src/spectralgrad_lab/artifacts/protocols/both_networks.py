@@ -1,0 +1,28 @@
+"""ResNet-18 and 50 with SVD-PI and SVD-Taylor by d, against batch norm: PAMI's Tables 5 and 6."""
+
+from spectralgrad_lab.records.results import Scale
+from spectralgrad_lab.records.trial import Trial
+
+from ..spec import Entry
+from .protocol import BN, SVD_PI, TAYLOR, by_d, cells, network, seeds
+
+SIZES = (4, 8, 16, 32, 64)
+COLUMNS = tuple(by_d(*SIZES))
+BATCH_NORM = "Batch Norm"
+METHODS = {"SVD-PI": SVD_PI, "SVD-Taylor": TAYLOR}
+
+
+def both_networks(scale: Scale, base: Trial, trials18: int, trials50: int) -> tuple[Entry, ...]:
+    """Smoke has one network; short has ResNet-50 with batch norm and SVD-Taylor at d = 64 alone."""
+    sizes = {"smoke": (16,), "short": (16, 64), "paper": SIZES}[scale]
+    found: tuple[Entry, ...] = ()
+    for name, trials in {"ResNet18": trials18, "ResNet50": trials50}.items():
+        if name == "ResNet50" and scale == "smoke":
+            break
+        own = {f"{name} {method}": {**network(scale, name.lower()), **change} for method, change in METHODS.items()}
+        if name == "ResNet50" and scale == "short":
+            own, sizes = {"ResNet50 SVD-Taylor": own["ResNet50 SVD-Taylor"]}, (64,)
+        found += cells(base, own, by_d(*sizes), seeds(scale, trials))
+        norm = {f"{name} BN": {**network(scale, name.lower()), **BN}}
+        found += cells(base, norm, {BATCH_NORM: {}}, seeds(scale, trials))
+    return found

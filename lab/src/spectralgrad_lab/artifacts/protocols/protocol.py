@@ -1,0 +1,119 @@
+"""The papers' protocols at three scales, their methods, and the grids of trials that the specs are made of."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from types import MappingProxyType
+from typing import Any
+
+from spectralgrad_lab.records.results import Scale
+from spectralgrad_lab.records.trial import Trial
+
+from ..spec import Entry, Figure
+
+Change = Mapping[str, Any]  # fields of a trial
+
+# Smoke: digits on the CPU, less than a second a trial. The digits network has 64 channels after its first convolution too.
+DIGITS = Trial(width=8, epochs=2, batch=64, milestones=(), augment=False, train_samples=512, test_samples=256)
+# Short: the papers' 350 epochs with steps at 100, 200 and 300, shrunk to 12.
+SHORT = Trial(data="cifar10", model="resnet18", epochs=12, milestones=(3, 7, 10))
+PAPER = Trial(data="cifar10", model="resnet18", epochs=350, milestones=(100, 200, 300))
+
+NIPS19: Change = {"eps": 1e-4, "running": "whitening"}  # Alg. 1 keeps a running whitening matrix
+PAMI: Change = {"eps": 1e-2, "running": "covariance"}  # Alg. 2 keeps a running covariance
+
+BN: Change = {"layer": "bn"}
+SVD: Change = {"layer": "zca", "method": "svd"}
+PI: Change = {"layer": "zca", "method": "pi", "iterations": 19}
+CLIP: Change = {"layer": "zca", "method": "clip"}
+SVD_PI: Change = {"layer": "zca", "method": "svd-pi", "iterations": 19}
+TAYLOR: Change = {"layer": "zca", "method": "taylor", "iterations": 9}
+EXACT: Change = {"layer": "zca", "method": "exact"}
+
+_DEFAULT = {field.name: field.default for field in fields(Trial)}
+_OF_THE_LAYER = ("method", "d", "where", "eps", "iterations", "energy", "rank", "running", "treatments")
+_PLAIN: dict[str, Any] = {name: _DEFAULT[name] for name in _OF_THE_LAYER}
+
+
+def cifar(scale: Scale, paper: str = "cifar10", **changes: Any) -> Trial:
+    """The base trial of CIFAR's protocol: digits at smoke, CIFAR-10 at short, the paper's own set at paper."""
+    base = {"smoke": DIGITS, "short": SHORT, "paper": replace(PAPER, data=paper)}[scale]
+    return replace(base, **changes)
+
+
+def network(scale: Scale, model: str) -> Change:
+    """A change of the network, which smoke does not make: it has the digits network alone."""
+    return {} if scale == "smoke" else {"model": model}
+
+
+def seeds(scale: Scale, paper: int, smoke: int = 1) -> int:
+    return {"smoke": smoke, "short": min(2, paper), "paper": paper}[scale]
+
+
+def by_d(*sizes: int) -> dict[str, Change]:
+    """Columns by the size of the groups.
+
+    >>> by_d(4, 8)
+    {'d = 4': {'d': 4}, 'd = 8': {'d': 8}}
+    """
+    return {f"d = {d}": {"d": d} for d in sizes}
+
+
+def trial(base: Trial, *changes: Change, seed: int = 0) -> Trial:
+    """The base with all changes, later ones over earlier ones.
+
+    Batch norm has none of the whitening layer's options: they are left at their defaults, so that one training serves
+    every table that has it.
+
+    >>> trial(SHORT, PAMI, BN, {"d": 16}) == trial(SHORT, BN)
+    True
+    """
+    made: dict[str, Any] = {}
+    for change in changes:
+        made.update(change)
+    result = replace(base, **made, seed=seed)
+    return replace(result, **_PLAIN) if result.layer == "bn" else result
+
+
+def cells(
+    base: Trial,
+    rows: Mapping[str, Change],
+    columns: Mapping[str, Change],
+    seeds: int,
+    figures: Mapping[str, Figure] = MappingProxyType({}),
+) -> tuple[Entry, ...]:
+    """An entry for each row and column, row by row; ``figures`` says which figure a column shows, if not the test error.
+
+    >>> grid = cells(DIGITS, {"BN": BN, "Taylor": TAYLOR}, by_d(4, 8), seeds=2)
+    >>> [(entry.row, entry.column, len(entry.trials)) for entry in grid]
+    [('BN', 'd = 4', 2), ('BN', 'd = 8', 2), ('Taylor', 'd = 4', 2), ('Taylor', 'd = 8', 2)]
+    """
+    return tuple(
+        Entry(
+            row,
+            column,
+            tuple(trial(base, one, other, seed=seed) for seed in range(seeds)),
+            figures.get(column, "test_error"),
+        )
+        for row, one in rows.items()
+        for column, other in columns.items()
+    )
+
+
+SMOKE_SAYS = "scikit-learn's digits, a small network and 2 epochs on the CPU: that it runs, not the paper's figures."
+SHORT_SAYS = "CIFAR-10, 12 epochs, learning rate x0.1 after 3, 7 and 10, 2 seeds at most."
+
+
+def says(short: str = "", paper: str = "", smoke: str = "") -> dict[str, str]:
+    """What the scales do differently, the common part first."""
+    texts = {"smoke": f"{SMOKE_SAYS} {smoke}", "short": f"{SHORT_SAYS} {short}", "paper": paper}
+    return {scale: text.strip() for scale, text in texts.items() if text}
+
+
+def says_of_timing(more: str = "") -> dict[str, str]:
+    """What the scales of a timing do."""
+    texts = {
+        "smoke": "The digits network on random images of the digits' size, on the CPU.",
+        "short": "Random images of CIFAR's size, on the first GPU where there is one.",
+        "paper": "As short, with more rounds.",
+    }
+    return {scale: f"{text} {more}".strip() for scale, text in texts.items()}

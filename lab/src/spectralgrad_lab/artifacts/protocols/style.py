@@ -1,0 +1,32 @@
+"""What the style artifacts share: their scales in words; and that their code is imported when it is run, not when listed."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from spectralgrad_lab.records.results import Computed, Scale
+from spectralgrad_lab.style_network.trial import style_trial
+from spectralgrad_lab.style_network.workplace import Workplace
+
+_SMOKE, _SHORT = style_trial("taylor", "smoke"), style_trial("taylor", "short")
+SMOKE = f"Pictures that a program draws, small networks, {_SMOKE.steps} steps: that it runs, not how it looks."
+SHORT = (
+    f"Photographs and three domains of the artworks at {_SHORT.size} pixels, one network for all domains, {_SHORT.steps} "
+    f"steps on crops of {_SHORT.crop} pixels: minutes on a large GPU, where the paper trains a network for each domain, 21 "
+    "hours on a Titan XP."
+)
+PAPER = "One network for each domain, 256 pixels. The text gives no steps, batch or learning rate: these are ours."
+
+
+def says(more: str = "") -> dict[str, str]:
+    """What the scales do."""
+    return {scale: f"{text} {more}".strip() for scale, text in (("smoke", SMOKE), ("short", SHORT), ("paper", PAPER))}
+
+
+def later(module: str, name: str) -> Callable[[Scale, Workplace], Computed]:
+    """The function of that name in a module of the laboratory."""
+
+    def make(scale: Scale, place: Workplace) -> Computed:
+        result: Computed = getattr(import_module(f"..{module}", __package__), name)(scale, place)
+        return result
+
+    return make

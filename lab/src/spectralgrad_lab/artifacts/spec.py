@@ -1,0 +1,73 @@
+"""What an artifact of the papers is: its printed figures, and what to train or compute for ours."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from spectralgrad_lab.records.results import Computed, Printed, Scale
+from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.style_network.workplace import Workplace
+
+Figure = Literal["test_error", "top5_error", "solver_failures"]  # errors in percent after the last epoch; failures in all
+Kind = Literal["training", "computed", "timing", "style"]
+Form = Literal[
+    "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of our table, or one curve of our figure: the same trial with several seeds, and which figure of it counts.
+
+    Cells of one row may share their trials: top-1 and top-5 errors, and how often the solver failed.
+    """
+
+    row: str
+    column: str
+    trials: tuple[Trial, ...]
+    figure: Figure = "test_error"
+
+
+@dataclass(frozen=True)
+class Spec:
+    """One artifact.
+
+    Args:
+        id: as PAPERS.md names it.
+        paper: DRAFT, NIPS19, POSTER, PAMI or ECCV22.
+        shows: one line for `list`.
+        kind: training (entries), computed or timing (compute), style (make).
+        form: how the page draws it.
+        printed: the paper's own figures.
+        entries: scale -> the cells to train.
+        compute: scale -> the result.
+        make: scale and workplace -> the result, of the style-transfer networks.
+        says: what a scale does differently from the paper, by scale.
+        claim: what the paper concludes from it, in one sentence; the page sets ours beside it.
+    """
+
+    id: str
+    paper: str
+    shows: str
+    kind: Kind
+    form: Form = "table"
+    printed: tuple[Printed, ...] = ()
+    entries: Callable[[Scale], tuple[Entry, ...]] | None = None
+    compute: Callable[[Scale], Computed] | None = None
+    make: Callable[[Scale, Workplace], Computed] | None = None
+    says: dict[str, str] = field(default_factory=dict)
+    claim: str = ""
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether its result is one record, in the place of trials."""
+        return self.compute is not None or self.make is not None
+
+    def trials(self, scale: Scale) -> list[Trial]:
+        """The trials of its cells, each once; none for an artifact that is computed."""
+        return trials_of(self.entries(scale)) if self.entries is not None else []
+
+
+def trials_of(entries: Iterable[Entry]) -> list[Trial]:
+    """Every trial once: cells may share theirs."""
+    return list(dict.fromkeys(trial for entry in entries for trial in entry.trials))

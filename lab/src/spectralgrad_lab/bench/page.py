@@ -1,0 +1,165 @@
+"""From records to the page: the marked parts of docs/speed.md, and its figures. Nothing is measured here.
+
+A part is what stands between `<!-- bench:NAME -->` and `<!-- /bench:NAME -->`, each on a line of its own.
+"""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from spectralgrad.errors import OptionError
+from spectralgrad_lab.records import machine as record
+
+from .cases import SECTIONS
+from .rows import Row
+from .table import losses, number, summary, target
+
+DRAWN = ("eigh", "backward", "inv_sqrtm", "whitening")
+FIGURES = "figures"  # a folder beside the page
+
+
+def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
+    """A record: its circumstances and its rows."""
+    try:
+        about = json.loads(path.read_text(encoding="utf-8"))
+        return about, [Row.from_record(line) for line in about.pop("rows")]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OptionError(
+            f"bench: {path.name} is no record of `spectralgrad bench` ({type(error).__name__}: {error}). "
+            "Pass a .json file that `spectralgrad bench --write` left."
+        ) from None
+
+
+def replace_part(text: str, name: str, content: str) -> str:
+    """The page with one part replaced.
+
+    >>> print(replace_part("a\\n<!-- bench:x -->\\nold\\n<!-- /bench:x -->\\nb", "x", "new"))
+    a
+    <!-- bench:x -->
+    <BLANKLINE>
+    new
+    <BLANKLINE>
+    <!-- /bench:x -->
+    b
+    """
+    begin, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
+    pattern = re.compile(rf"^{re.escape(begin)}$.*?^{re.escape(end)}$", re.DOTALL | re.MULTILINE)
+    if len(pattern.findall(text)) != 1:
+        raise OptionError(f"bench: the page must have the lines {begin} and {end} once, in this order.")
+    return pattern.sub(lambda _: f"{begin}\n\n{content}\n\n{end}", text)
+
+
+def records_of(text: str) -> list[str]:
+    """The file names of the records that a filled page links to, in order.
+
+    >>> records_of("[The whole table](../results/bench-x.md)")
+    ['bench-x.json']
+    """
+    return [f"{name}.json" for name in re.findall(r"\[The whole table\]\([^)]*?([^/)]+)\.md\)", text)]
+
+
+def _cell(rows: list[Row]) -> str:
+    if not rows:
+        return ""
+    (row,) = rows
+    if row.figure is None:
+        return "failed"
+    unit = " ms" if row.kind == "milliseconds" else ""
+    goal = "" if row.target is None else f" ({target(row)}{', **missed**' if row.verdict == 'missed' else ''})"
+    return f"{number(row.figure)}{unit}{goal}"
+
+
+def pivot(rows: list[Row]) -> str:
+    """The figures of one section, d downwards, and across the batches or, where there are several, the cases."""
+    by_case = len({row.case for row in rows}) > 1
+    columns = list(dict.fromkeys(row.case if by_case else f"B = {row.batch}" for row in rows))
+    lines = []
+    for d in dict.fromkeys(row.d for row in rows):
+        some = [row for row in rows if row.d == d]
+        cells = [_cell([row for row in some if (row.case if by_case else f"B = {row.batch}") == name]) for name in columns]
+        lines.append([str(d), *cells])
+    return record.table(["d", *columns], lines)
+
+
+def measured(path: Path, page: Path) -> str:
+    """What the page says of one record."""
+    about, rows = read(path)
+    name = record.machine_name(about)
+    full = os.path.relpath(path.with_suffix(".md"), page.parent).replace(os.sep, "/")
+    parts = [f"### {name}", record.describe(about), f"{summary(rows)} [The whole table]({full}), with times and quartiles."]
+    parts += [warning] if (warning := record.disturbance(about)) else []
+    if "gpu" not in about["machine"] and about["machine"]["torch_threads"] < 2:
+        parts.append("Measured with one thread: the targets of time are for two or more, so there are none here.")
+    if about.get("partial"):
+        parts.append("**Partial**: stopped before the end.")
+    if any(row.section in DRAWN for row in rows):
+        parts.append(f"![speed by d and batch, {name}]({FIGURES}/speed-{record.slug(name)}.svg)")
+    for section in dict.fromkeys(row.section for row in rows):
+        some = [row for row in rows if row.section == section]
+        shapes = {row.case for row in some}
+        shape = f", input {shapes.pop()}" if len(shapes) == 1 and shapes != {""} else ""
+        parts += [f"`{section}`: {SECTIONS.get(section, '')}{shape}.", pivot(some)]
+    return "\n\n".join(parts)
+
+
+def lost(path: Path) -> str:
+    """What the page lists under «where we lose»."""
+    about, rows = read(path)
+    found = [f"- {sentence}" for sentence in losses(rows)] or ["- Nothing: every target is met and nobody was faster."]
+    return "\n".join([f"{record.machine_name(about)}:", "", *found])
+
+
+def draw(path: Path, folder: Path) -> Path | None:
+    """Ratios by d, a line for each batch, a panel for each section; returns the SVG file, None if nothing is to draw."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    about, rows = read(path)
+    name = record.machine_name(about)
+    panels = [section for section in DRAWN if any(row.section == section and row.figure is not None for row in rows)]
+    if not panels:
+        return None
+    file = folder / f"speed-{record.slug(name)}.svg"
+    folder.mkdir(parents=True, exist_ok=True)
+    with rc_context({"svg.hashsalt": "spectralgrad", "svg.fonttype": "none"}):  # the same file from the same record
+        figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
+        FigureCanvasSVG(figure)
+        for axes, section in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+            _panel(axes, [row for row in rows if row.section == section and row.figure is not None])
+            axes.set_title(section)
+        figure.suptitle(name)
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file
+
+
+def _panel(axes: Any, rows: Sequence[Row]) -> None:
+    for batch in dict.fromkeys(row.batch for row in rows):
+        some = [row for row in rows if row.batch == batch]
+        x, y = [row.d for row in some], [row.figure or 0.0 for row in some]
+        low = [row.spread[0] if row.spread else value for row, value in zip(some, y, strict=True)]
+        high = [row.spread[1] if row.spread else value for row, value in zip(some, y, strict=True)]
+        (line,) = axes.plot(x, y, marker="o", markersize=4, label=f"B = {batch}")
+        axes.vlines(x, low, high, color=line.get_color(), linewidth=1)
+        with_target = [row for row in some if row.target is not None]
+        axes.scatter([row.d for row in with_target], [row.target for row in with_target], marker="_", color=line.get_color())
+    axes.axhline(1, color="grey", linewidth=0.8, linestyle=":")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(sorted({row.d for row in rows}), [str(d) for d in sorted({row.d for row in rows})])
+    axes.set_xlabel("d (dash: target)")
+    axes.set_ylabel("times faster" if rows[0].at_least else "times batch norm's")
+    axes.legend(fontsize="small")
+
+
+def write_page(records: Sequence[Path], page: Path) -> list[Path]:
+    """Fill the marked parts of the page from the records, in this order, and draw their figures; returns the files."""
+    text = page.read_text(encoding="utf-8")
+    text = replace_part(text, "measured", "\n\n".join(measured(path, page) for path in records))
+    text = replace_part(text, "losses", "\n\n".join(lost(path) for path in records))
+    figures = [draw(path, page.parent / FIGURES) for path in records]
+    page.write_text(text, encoding="utf-8")
+    return [page, *(file for file in figures if file is not None)]

@@ -1,0 +1,95 @@
+"""The rows as Markdown: one table, and the list of what we lose."""
+
+from spectralgrad_lab.records import machine as record
+
+from .cases import SECTIONS
+from .peers import OURS, PEERS
+from .rows import Row
+
+MARKS = {"met": "met", "missed": "MISSED", "failed": "FAILED", "-": ""}
+HEADER = ["section", "case", "d", "B", "rounds", "ours", "against", "figure", "target", "", *PEERS]
+
+
+def number(x: float) -> str:
+    """Three digits.
+
+    >>> number(1234.5), number(0.00123), number(9.999e-8)
+    ('1230', '0.00123', '1e-07')
+    """
+    if x != x or abs(x) == float("inf"):
+        return str(x)
+    return f"{float(f'{x:.3g}'):g}" if 1e-4 <= abs(x) < 1e6 else f"{x:.3g}"
+
+
+def figure(row: Row) -> str:
+    """The figure with its quartiles."""
+    if row.figure is None:
+        return "-"
+    unit = {"ratio": "x", "milliseconds": " ms", "error": ""}[row.kind]
+    spread = "" if row.spread is None else f" ({number(row.spread[0])} to {number(row.spread[1])})"
+    return f"{number(row.figure)}{unit}{spread}"
+
+
+def target(row: Row) -> str:
+    return "-" if row.target is None else f"{'>=' if row.at_least else '<='} {number(row.target)}"
+
+
+def _value(row: Row, method: str) -> str:
+    if method in row.failed:
+        return row.failed[method] if method != OURS else "-"
+    if method in row.seconds:
+        return f"{number(1e3 * row.seconds[method][1])} ms"
+    return number(row.errors[method]) if method in row.errors else "-"
+
+
+def _peer(row: Row, name: str) -> str:
+    return f"{number(row.ratios[name][1])}x" if name in row.ratios else row.failed.get(name, "")
+
+
+def line(row: Row) -> list[str]:
+    """The cells of a row, under `HEADER`."""
+    against = f"{_value(row, row.baseline)} {row.baseline}" if row.baseline else "-"
+    what = [row.section, row.case, str(row.d), str(row.batch), str(row.rounds or "")]
+    result = row.failed[OURS] if OURS in row.failed else figure(row)
+    return [
+        *what,
+        _value(row, OURS),
+        against,
+        result,
+        target(row),
+        MARKS[row.verdict],
+        *(_peer(row, name) for name in PEERS),
+    ]
+
+
+def summary(rows: list[Row]) -> str:
+    verdicts = [row.verdict for row in rows]
+    counted = len(rows) - verdicts.count("-")
+    failed = verdicts.count("failed")
+    return f"{verdicts.count('met')} of {counted} targets met" + (f", {failed} cases failed" if failed else "") + "."
+
+
+def losses(rows: list[Row]) -> list[str]:
+    """A sentence for each row in which a target is missed, an error came, or somebody else is faster."""
+    found = []
+    for row in rows:
+        where = f"{row.section}{f', {row.case}' if row.case else ''}, d = {row.d}, B = {row.batch}"
+        if row.verdict == "failed":
+            reason = "; ".join(text if name == OURS else f"{name} {text}" for name, text in row.failed.items())
+            found.append(f"{where}: no figure, {reason}.")
+        elif row.verdict == "missed":
+            found.append(f"{where}: {figure(row)}, target {target(row)}.")
+        elif row.faster:
+            found.append(f"{where}: {' and '.join(row.faster)} faster, {figure(row)}.")
+    return found
+
+
+def report(rows: list[Row]) -> str:
+    """What the sections are, the table, the count of targets."""
+    present = [name for name in SECTIONS if any(row.section == name for row in rows)]
+    explained = "\n".join(f"- {name}: {SECTIONS[name]}" for name in present)
+    legend = (
+        "Times are medians; figures have their quartiles. A figure with `x` is the ratio that its section names, and so is "
+        "a peer's. Empty under a peer: not installed, no such function, or left out because the baseline takes over 0.3 s."
+    )
+    return "\n\n".join([explained, legend, record.table(HEADER, [line(row) for row in rows]), summary(rows)])

@@ -1,0 +1,230 @@
+"""Residual networks whose first normalisation is a parameter: that is the one the papers replace.
+
+The papers' networks for CIFAR differ from ImageNet's in the stem alone: a 3 x 3 convolution of stride 1 and no pooling, so
+that a 32 x 32 image enters the stages at full size. Its 64 channels come from 3 x 3 x 3 = 27 inputs, which is why their
+covariance is singular (see docs/layers/decorrelation.md).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, MaxPool2d, Module, ReLU, Sequential, init
+
+from spectralgrad.errors import OptionError
+from spectralgrad.validation import is_whole
+
+__all__ = ["BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet50", "resnet_digits"]
+
+Norm = Callable[[int], Module]  # channels -> a layer for maps (N, channels, H, W)
+Stem = Literal["cifar", "imagenet"]
+
+
+def _shortcut(inputs: int, outputs: int, stride: int, norm: Norm) -> Module:
+    """The identity where it fits, else a 1 x 1 convolution."""
+    if stride == 1 and inputs == outputs:
+        return Identity()
+    return Sequential(Conv2d(inputs, outputs, 1, stride, bias=False), norm(outputs))
+
+
+class BasicBlock(Module):
+    """Two 3 x 3 convolutions around a shortcut: relu(body(x) + shortcut(x)).
+
+    Args:
+        inputs, width: channels that come in, and of both convolutions.
+        stride: of the first one.
+        norm: makes every normalisation of the block.
+
+    >>> BasicBlock(4, 8, stride=2, norm=BatchNorm2d)(torch.zeros(1, 4, 6, 6)).shape
+    torch.Size([1, 8, 3, 3])
+    """
+
+    expansion = 1  # channels that leave, over `width`
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = Sequential(
+            Conv2d(inputs, width, 3, stride, 1, bias=False),
+            norm(width),
+            ReLU(inplace=True),
+            Conv2d(width, width, 3, 1, 1, bias=False),
+            norm(width),
+        )
+        self.shortcut = _shortcut(inputs, width, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+class Bottleneck(Module):
+    """1 x 1, 3 x 3 and 1 x 1 convolutions around a shortcut; the stride is the middle one's.
+
+    Args: as in `BasicBlock`; 4 ``width`` channels leave.
+
+    >>> Bottleneck(4, 8, stride=1, norm=BatchNorm2d)(torch.zeros(1, 4, 6, 6)).shape
+    torch.Size([1, 32, 6, 6])
+    """
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        super().__init__()
+        self.body = Sequential(
+            Conv2d(inputs, width, 1, bias=False),
+            norm(width),
+            ReLU(inplace=True),
+            Conv2d(width, width, 3, stride, 1, bias=False),
+            norm(width),
+            ReLU(inplace=True),
+            Conv2d(width, 4 * width, 1, bias=False),
+            norm(4 * width),
+        )
+        self.shortcut = _shortcut(inputs, 4 * width, stride, norm)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+class ResNet(Module):
+    """A residual network: stem, stages of blocks, mean over positions, linear classifier.
+
+    The stages have width, 2 width, 4 width, ... channels; each but the first halves the map. Convolutions start from
+    Kaiming's normal distribution by fan-out, normalisations from 1 and 0.
+
+    Args:
+        block: `BasicBlock` or `Bottleneck`.
+        depths: blocks of each stage.
+        num_classes: outputs.
+        in_channels: of the images.
+        width: channels of the first stage, before a bottleneck's expansion.
+        stem_channels: of the first convolution; None is ``width``.
+        stem: "cifar", 3 x 3 at stride 1; or "imagenet", 7 x 7 at stride 2 and a max pooling.
+        first_stride: of the first stage.
+        norm: makes the normalisation after the first convolution, from its number of channels.
+        block_norm: makes every normalisation of the first residual block (DRAFT's «1 block»).
+
+    Raises:
+        OptionError: a size that is no whole number >= 1, or an unknown stem.
+
+    >>> import spectralgrad as sg
+    >>> whiten = lambda channels: sg.nn.DecorrelatedBatchNorm2d(channels, group_size=4)
+    >>> net = ResNet(BasicBlock, [1, 1], width=8, norm=whiten)
+    >>> net(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: Sequence[int],
+        *,
+        num_classes: int = 10,
+        in_channels: int = 3,
+        width: int = 64,
+        stem_channels: int | None = None,
+        stem: Stem = "cifar",
+        first_stride: int = 1,
+        norm: Norm = BatchNorm2d,
+        block_norm: Norm = BatchNorm2d,
+    ) -> None:
+        channels = width if stem_channels is None else stem_channels
+        sizes = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "stem_channels": channels}
+        for name, value in {**sizes, "first_stride": first_stride}.items():
+            if not is_whole(value):
+                raise OptionError(f"`ResNet`: {name} must be a whole number >= 1, got {value!r}.")
+        if not depths or not all(is_whole(depth) for depth in depths):
+            raise OptionError(f"`ResNet`: depths must be whole numbers >= 1, one for each stage, got {depths!r}.")
+        if stem not in ("cifar", "imagenet"):
+            raise OptionError(f'`ResNet`: stem must be "cifar" or "imagenet", got {stem!r}.')
+        super().__init__()
+        small = stem == "cifar"
+        self.conv1 = Conv2d(in_channels, channels, 3 if small else 7, 1 if small else 2, 1 if small else 3, bias=False)
+        self.norm1 = norm(channels)
+        self.pool = Identity() if small else MaxPool2d(3, 2, 1)
+        self.stages = Sequential()
+        for stage, depth in enumerate(depths):
+            blocks = Sequential()
+            for index in range(depth):
+                stride = 1 if index else 2 if stage else first_stride
+                inside = block_norm if stage == index == 0 else BatchNorm2d
+                blocks.append(block(channels, width * 2**stage, stride, inside))
+                channels = width * 2**stage * block.expansion
+            self.stages.append(blocks)
+        self.mean = AdaptiveAvgPool2d(1)
+        self.classifier = Linear(channels, num_classes)
+        for module in self.modules():
+            if isinstance(module, Conv2d):
+                init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        """The last map, (N, C, H, W), of images (N, in_channels, H, W): what a pooling head takes."""
+        return self.stages(self.pool(torch.relu(self.norm1(self.conv1(x)))))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.mean(self.features(x)).flatten(1))  # type: ignore[no-any-return]
+
+
+def resnet18(
+    num_classes: int = 10,
+    *,
+    width: int = 64,
+    stem: Stem = "cifar",
+    norm: Norm = BatchNorm2d,
+    block_norm: Norm = BatchNorm2d,
+) -> ResNet:
+    """ResNet-18, by default with the papers' stem for 32 x 32 images.
+
+    Args, Raises: as in `ResNet`.
+
+    >>> sum(p.numel() for p in resnet18().parameters())
+    11173962
+    """
+    return ResNet(
+        BasicBlock, (2, 2, 2, 2), num_classes=num_classes, width=width, stem=stem, norm=norm, block_norm=block_norm
+    )
+
+
+def resnet50(
+    num_classes: int = 10,
+    *,
+    width: int = 64,
+    stem: Stem = "cifar",
+    norm: Norm = BatchNorm2d,
+    block_norm: Norm = BatchNorm2d,
+) -> ResNet:
+    """ResNet-50, by default with the papers' stem for 32 x 32 images.
+
+    Args, Raises: as in `ResNet`.
+
+    >>> resnet50(width=4)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return ResNet(
+        Bottleneck, (3, 4, 6, 3), num_classes=num_classes, width=width, stem=stem, norm=norm, block_norm=block_norm
+    )
+
+
+def resnet_digits(
+    num_classes: int = 10, *, width: int = 16, norm: Norm = BatchNorm2d, block_norm: Norm = BatchNorm2d
+) -> ResNet:
+    """A small ResNet for 8 x 8 grey images: 64 channels after conv1, as the papers have, then two cheap blocks.
+
+    conv1 sees 3 x 3 x 1 inputs, so the covariance of its 64 channels has rank 9 at most.
+
+    Args, Raises: as in `ResNet`.
+
+    >>> resnet_digits()(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return ResNet(
+        BasicBlock,
+        (1, 1),
+        num_classes=num_classes,
+        in_channels=1,
+        width=width,
+        stem_channels=64,
+        first_stride=2,
+        norm=norm,
+        block_norm=block_norm,
+    )

@@ -1,0 +1,1 @@
+"""What a training or a measurement leaves behind, and how it is read again."""

@@ -1,0 +1,185 @@
+"""The page: every artifact of the papers, the paper's figures beside ours, in one HTML file that needs nothing else.
+
+It reads records and never trains. What users name is escaped (`markup`); a policy in the page forbids scripts and every
+request to the network.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from functools import lru_cache
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import spectralgrad as sg
+from spectralgrad.errors import OptionError
+from spectralgrad_lab.artifacts.spec import Spec, trials_of
+from spectralgrad_lab.files import write_whole
+from spectralgrad_lab.records.machine import slug
+from spectralgrad_lab.records.results import SCALES, Scale
+from spectralgrad_lab.records.store import Store, StoreError
+from spectralgrad_lab.records.trial import Trial
+
+from .artifact import STATISTICS, Findings, files_of, gather, pictures_of, section
+from .markup import Markup, element
+
+TITLE = "spectralgrad: the papers' results and ours"
+RECENT = 512  # records that are kept in memory: more than one artifact has
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+class Snapshot(Store):
+    """A store whose records are read once: a trial that goes on meanwhile is the same in table and figure."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._read = lru_cache(RECENT)(super().lines)
+
+    def lines(self, trial: Trial) -> list[dict[str, Any]]:
+        return self._read(trial)
+
+
+def write_page(
+    folder: Path, store: Store, specs: Mapping[str, Spec], scale: Scale, *, progress: Callable[[str], None] | None = None
+) -> Path:
+    """Write index.html, and the figure (PNG) and numbers (CSV) of every artifact beside it.
+
+    Args:
+        folder: made if it is not there; files of the same names are replaced.
+        store: the records.
+        specs: id -> artifact, in the order of the page.
+        scale: smoke, short or paper.
+        progress: called with the id of each artifact, before it is drawn.
+
+    Returns:
+        The path of index.html.
+
+    Raises:
+        OptionError: an unknown scale.
+        StoreError: the folder cannot be written.
+
+    >>> import tempfile
+    >>> from spectralgrad_lab.artifacts.spec import Spec
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = Store(Path(folder, "records"))
+    ...     page = write_page(Path(folder, "page"), store, {"x": Spec("x", "PAMI", "nothing yet", "computed")}, "smoke")
+    ...     page.name, "no records" in page.read_text(encoding="utf-8")
+    ('index.html', True)
+    """
+    if scale not in SCALES:
+        raise OptionError(f"`write_page`: scale must be one of {', '.join(SCALES)}, got {scale!r}.")
+    records = Snapshot(store.folder)
+    everything, sections = [], []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for spec in specs.values():
+            if progress is not None:
+                progress(spec.id)
+            found = gather(spec, scale, records)
+            pictures = pictures_of(found)
+            files = files_of(found, pictures)
+            for name, content in files.items():
+                write_whole(folder / name, content)
+            everything.append(found)
+            sections.append(section(found, pictures, list(files)))
+        page = folder / "index.html"
+        write_whole(page, _html(everything, sections, scale, records).encode())
+    except OSError as error:
+        raise StoreError(f"`write_page`: {folder} cannot be written: {error.strerror or error}. Choose another.") from error
+    return page
+
+
+def _html(everything: Sequence[Findings], sections: Sequence[Markup], scale: Scale, store: Store) -> str:
+    style = Markup(resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8"))
+    head = [
+        element("meta", charset="utf-8"),
+        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("link", rel="icon", href="data:,"),
+        element("title", TITLE),
+        element("style", style),
+    ]
+    recorded = sum(found.has_records for found in everything)
+    lead = f"Scale {scale}. {recorded} of {len(everything)} tables and figures have records at this scale."
+    top = element(
+        "header", element("h1", TITLE), element("p", lead), element("p", STATISTICS, class_="soft"), _contents(everything)
+    )
+    papers = list(dict.fromkeys(found.spec.paper for found in everything))
+    body = [element("h2", "Summary", id="summary"), _summary(everything)]
+    for paper in papers:
+        body.append(element("h2", paper, id=f"paper-{slug(paper)}"))
+        body += [part for found, part in zip(everything, sections, strict=True) if found.spec.paper == paper]
+    end = element("footer", element("h2", "Machines and versions", id="machines"), *_machines(everything, store))
+    page = element("html", element("head", *head), element("body", top, element("main", *body), end), lang="en")
+    return f"<!doctype html>\n{page}\n"
+
+
+def _contents(everything: Sequence[Findings]) -> Markup:
+    groups: dict[str, list[str]] = {}
+    for found in everything:
+        groups.setdefault(found.spec.paper, []).append(found.spec.id)
+    parts = []
+    for paper, ids in groups.items():
+        parts.append(element("p", element("a", paper, href=f"#paper-{slug(paper)}")))
+        parts.append(element("ul", *(element("li", element("a", id, href=f"#{slug(id)}")) for id in ids)))
+    parts.append(element("p", element("a", "Machines and versions", href="#machines")))
+    return element("nav", element("h2", "Contents"), *parts, aria_label="Contents")
+
+
+def _summary(everything: Sequence[Findings]) -> Markup:
+    head = element("tr", *(element("th", name, scope="col") for name in ("id", "shows", "scale", "state")))
+    rows = []
+    for found in everything:
+        link = element("a", found.spec.id, href=f"#{slug(found.spec.id)}")
+        soft = None if found.has_records else "lost"
+        cells = [element("td", found.spec.shows, class_="wide"), element("td", found.scale)]
+        rows.append(element("tr", element("th", link, scope="row"), *cells, element("td", found.state, class_=soft)))
+    drawn = element("table", element("thead", head), element("tbody", *rows), class_="words")
+    return element("div", drawn, class_="scroll", tabindex=0, role="region", aria_label="Summary")
+
+
+def _machines(everything: Sequence[Findings], store: Store) -> list[Markup]:
+    """Where the records come from: each machine with its versions once, and how many records it gave."""
+    seen: Counter[tuple[str, str]] = Counter()
+    dates: list[str] = []
+    for about in _origins(everything, store):
+        machine = {key: value for key, value in about.get("machine", {}).items() if key != "load_average_1min"}
+        versions = {**about.get("versions", {}), "source": about.get("source")}
+        seen[_words(machine), _words(versions)] += 1
+        dates += [str(about["date"])] if about.get("date") else []
+    parts = [
+        element("p", f"{count} record{'' if count == 1 else 's'}: {machine}. {versions}.")
+        for (machine, versions), count in seen.most_common()
+    ]
+    if dates:
+        parts.append(element("p", f"Recorded from {min(dates)} to {max(dates)}."))
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    written = (
+        f"This page was written on {now} by spectralgrad {sg.__version__}, matplotlib {metadata.version('matplotlib')}."
+    )
+    return [*(parts or [element("p", "No records.")]), element("p", written, class_="soft")]
+
+
+def _origins(everything: Sequence[Findings], store: Store) -> list[dict[str, Any]]:
+    """The last start line of every trial, and the head of every computed result."""
+    origins = []
+    readable = [found for found in everything if not found.problem]
+    for trial in trials_of(entry for found in readable for entry in found.entries):
+        starts = [line for line in store.lines(trial) if line.get("kind") == "start"]
+        origins += starts[-1:]
+    for found in readable:
+        if found.result is not None:
+            path = store.folder / "computed" / f"{found.spec.id}-{found.scale}.json"
+            origins.append(json.loads(path.read_text(encoding="utf-8")))
+    return origins
+
+
+def _words(values: Mapping[str, Any]) -> str:
+    """A dictionary in words; what is not there is left out.
+
+    >>> _words({"cpu": "EPYC", "torch_threads": 2, "gpu": None})
+    'cpu EPYC, torch threads 2'
+    """
+    return ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items() if value is not None)

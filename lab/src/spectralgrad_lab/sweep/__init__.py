@@ -1,0 +1,1 @@
+"""Many trials: one after the other, in worker processes, or on a Ray cluster."""

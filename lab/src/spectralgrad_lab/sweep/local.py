@@ -1,0 +1,139 @@
+"""Trials, one after the other, on several processes or on a Ray cluster. What has a record is not run again."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from spectralgrad.errors import OptionError
+from spectralgrad_lab.records.store import Outcome, Store
+from spectralgrad_lab.records.trial import Trial
+
+
+class Event(NamedTuple):
+    """News of a trial: so many epochs are done; an outcome once it has ended."""
+
+    trial: Trial
+    epochs: int
+    outcome: Outcome | None = None
+
+
+class Train(Protocol):
+    """`train.run_trial`, or what a test puts in its place."""
+
+    def __call__(
+        self,
+        trial: Trial,
+        store: Store,
+        *,
+        data: Path | None = None,
+        device: str = "auto",
+        progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Outcome: ...
+
+
+Listener = Callable[[Event], None]
+
+
+def run_trials(
+    trials: Iterable[Trial],
+    store: Store,
+    *,
+    data: Path | None = None,
+    jobs: int = 1,
+    ray: str | None = None,
+    device: str = "auto",
+    progress: Listener | None = None,
+    train: Train | None = None,
+) -> None:
+    """Run the trials that have not ended yet, each once. Options: see `artifacts.run.run_spec`."""
+    if jobs < 1 or (jobs > 1 and ray is not None):
+        came = f"{jobs} with --ray" if ray is not None else str(jobs)
+        raise OptionError(f"`run`: --jobs must be at least 1, and only without --ray, got {came}.")
+    hear = progress or _silence
+    waiting = missing(trials, store, hear)
+    if not waiting:
+        return
+    train = train or _trainer()
+    folder = None if data is None else data.resolve()  # workers may stand elsewhere
+    if ray is not None:
+        from .on_ray import run_on_ray
+
+        run_on_ray(waiting, store, address=ray, data=folder, device=device, hear=hear, train=train)
+    elif jobs > 1:
+        from .workers import run_in_workers
+
+        run_in_workers(waiting, store, jobs=min(jobs, len(waiting)), data=folder, device=device, hear=hear, train=train)
+    else:
+        for trial in waiting:
+            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, hear))
+            hear(Event(trial, len(outcome.epochs), outcome))
+
+
+def missing(trials: Iterable[Trial], store: Store, hear: Listener | None = None) -> list[Trial]:
+    """The trials without an end, each once, in their order; ``hear`` is told of the others."""
+    found, hear = [], hear or _silence
+    for trial in dict.fromkeys(trials):
+        outcome = store.outcome(trial)
+        if outcome is None:
+            found.append(trial)
+        else:
+            hear(Event(trial, len(outcome.epochs), outcome))
+    return found
+
+
+def record_crash(trial: Trial, store: Store, reason: str) -> Outcome:
+    """End a trial whose process died: a failure like others, at the last epoch that it reached."""
+    with store.recording(trial) as recording:
+        last: dict[str, Any] = next((line for line in reversed(recording.lines) if line["kind"] == "epoch"), {})
+        recording.append(
+            "end",
+            status="failed",
+            reason=reason,
+            step=last.get("step", 0),
+            epoch=last.get("epoch", 0),
+            test_error=None,
+            best_error=None,
+        )
+    outcome = store.outcome(trial)
+    assert outcome is not None
+    return outcome
+
+
+def news(running: Sequence[Trial], store: Store, heard: dict[Trial, int], hear: Listener) -> None:
+    """Tell of the epochs that other processes have recorded since the last time."""
+    for trial in running:
+        epochs = sum(line["kind"] == "epoch" for line in store.lines(trial))
+        if epochs != heard.get(trial):
+            heard[trial] = epochs
+            hear(Event(trial, epochs))
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def uses_gpu(device: str) -> bool:
+    """Whether trials on ``device`` go to a GPU of this machine."""
+    return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
+def _silence(event: Event) -> None:
+    """Nobody listens."""
+
+
+def _forward(trial: Trial, hear: Listener) -> Callable[[dict[str, Any]], None]:
+    def told(line: dict[str, Any]) -> None:
+        if "epoch" in line:
+            hear(Event(trial, int(line["epoch"]) + 1))
+
+    return told
+
+
+def _trainer() -> Train:
+    from spectralgrad_lab.training.train import run_trial
+
+    return run_trial

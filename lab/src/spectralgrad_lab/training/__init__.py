@@ -1,0 +1,1 @@
+"""One classifier, trained: loop, checkpoint, treatments, times."""

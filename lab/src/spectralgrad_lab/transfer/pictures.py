@@ -1,0 +1,251 @@
+"""Picture files in and out: colours, transparency, orientation and colour profile; a file is written whole or not at all."""
+
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError, ShapeError, SpectralError
+from spectralgrad_lab.files import replacing
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["SUFFIXES", "Picture", "PictureError", "read_picture", "require_suffix", "resized", "write_picture"]
+
+# What can be written: the format, whether it holds transparency, and how it is saved. JPEG without chroma subsampling,
+# since halved chroma is what one sees first in a strongly coloured result.
+_FORMATS: dict[str, tuple[str, bool, dict[str, Any]]] = {
+    ".png": ("PNG", True, {}),
+    ".jpg": ("JPEG", False, {"quality": 95, "subsampling": 0}),
+    ".jpeg": ("JPEG", False, {"quality": 95, "subsampling": 0}),
+    ".webp": ("WEBP", True, {"quality": 95}),
+    ".tif": ("TIFF", True, {"compression": "tiff_deflate"}),
+    ".tiff": ("TIFF", True, {"compression": "tiff_deflate"}),
+    ".bmp": ("BMP", False, {}),
+}
+SUFFIXES = tuple(_FORMATS)
+_RGB_PROFILE = b"RGB "  # bytes 16 to 20 of an ICC profile say whose numbers it explains
+_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
+_WIDE, _NARROW = 65535, 255
+
+
+class PictureError(SpectralError, OSError):
+    """A picture file is missing, corrupt, too large, or cannot be written."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture as numbers.
+
+    colors: (3, H, W), float32 in [0, 1]. alpha: (H, W), float32 in [0, 1], or None. profile: the ICC profile of the colours.
+    exif: what the camera noted, less the orientation, which has been applied.
+    """
+
+    colors: Tensor
+    alpha: Tensor | None = None
+    profile: bytes | None = None
+    exif: bytes | None = None
+
+    @property
+    def visible(self) -> Tensor | None:
+        """(H, W), bool: what is not wholly transparent; None for all."""
+        return None if self.alpha is None else self.alpha > 0
+
+
+def read_picture(path: Path | str) -> Picture:
+    """Read a picture: colour, greyscale, palette, CMYK, 8 or 16 bits, with or without transparency, turned as it was taken.
+
+    Args:
+        path: a file that Pillow reads. Of several frames the first is taken.
+
+    Returns:
+        Its colours and alpha as numbers in [0, 1], its colour profile and EXIF data.
+
+    Raises:
+        PictureError: no such file, a folder, no picture, a truncated one, or one with more pixels than Pillow's limit.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise PictureError(f"`read_picture`: {path} must be a picture file, but is a folder. Name a file in it.")
+    if not path.exists():
+        raise PictureError(f"`read_picture`: {path} does not exist. Look for a misspelt name.")
+    from PIL import Image, ImageOps
+
+    broken = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns above a limit and refuses above twice that: up to there a large picture is only slow.
+            warnings.simplefilter("ignore")
+            with Image.open(path) as file:
+                file.load()
+                return _as_numbers(ImageOps.exif_transpose(file))
+    except Image.DecompressionBombError as error:
+        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise PictureError(
+            f"`read_picture`: {path} must have at most {limit / 1e6:.0f} million pixels, Pillow's limit against files that "
+            "swell without end. Make it smaller first, or raise PIL.Image.MAX_IMAGE_PIXELS."
+        ) from error
+    except broken as error:
+        words = str(error) or type(error).__name__
+        raise PictureError(f"`read_picture`: {path} must be a whole picture file: {words}. Copy it again.") from error
+
+
+def _as_numbers(image: "Image") -> Picture:
+    exif = image.getexif()
+    profile = image.info.get("icc_profile")
+    colors, alpha = _samples(image)
+    return Picture(
+        colors=colors,
+        alpha=None if alpha is None or bool((alpha == 1).all()) else alpha,
+        profile=profile if profile and profile[16:20] == _RGB_PROFILE else None,  # of grey or ink: not of what we write
+        exif=exif.tobytes() if len(exif) else None,
+    )
+
+
+def _samples(image: "Image") -> tuple[Tensor, Tensor | None]:
+    """Colours (3, H, W) and alpha (H, W) of an image of any mode."""
+    if image.mode in _WIDE_MODES or image.mode == "F":
+        grey = _scaled(_raw(image), image.mode)
+        return grey.expand(3, *grey.shape[-2:]).contiguous(), None
+    if image.has_transparency_data or image.mode in ("La", "RGBa"):
+        four = _raw(image.convert("RGBA")).permute(2, 0, 1)
+        return four[:3].float().div_(_NARROW), four[3].float().div_(_NARROW)
+    if image.mode == "CMYK":
+        image = _from_inks(image)
+    return _raw(image.convert("RGB")).permute(2, 0, 1).float().div_(_NARROW).contiguous(), None
+
+
+def _raw(image: "Image") -> Tensor:
+    import numpy as np
+
+    return torch.from_numpy(
+        np.array(image).astype(np.float32 if image.mode in (*_WIDE_MODES, "F") else np.uint8, copy=False)
+    )
+
+
+def _scaled(grey: Tensor, mode: str) -> Tensor:
+    """Grey of 16 bits, or of floats, in [0, 1]. Floats that go above 1 are taken to end at their largest value."""
+    grey = grey.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
+    largest = float(grey.max())
+    return grey / max(largest, 1.0 if mode == "F" else _WIDE)
+
+
+def _from_inks(image: "Image") -> "Image":
+    """CMYK as sRGB, by its profile where it has one that works."""
+    import io
+
+    from PIL import ImageCms
+
+    profile = image.info.get("icc_profile")
+    if not profile:
+        return image
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        turned = ImageCms.profileToProfile(image, source, ImageCms.createProfile("sRGB"), outputMode="RGB")
+    except (ImageCms.PyCMSError, OSError):
+        return image
+    return turned or image
+
+
+def resized(picture: Picture, longer: int | None) -> Picture:
+    """The picture with a longer side of so many pixels; as it is for None.
+
+    >>> resized(Picture(torch.rand(3, 20, 40)), 10).colors.shape
+    torch.Size([3, 5, 10])
+    """
+    height, width = picture.colors.shape[-2:]
+    if longer is None or longer == max(height, width):
+        return picture
+    scale = longer / max(height, width)
+    shape = max(1, round(height * scale)), max(1, round(width * scale))
+    if picture.alpha is None:
+        return replace(picture, colors=_interpolated(picture.colors, shape))
+    # Colours of transparent pixels mean nothing: they must not bleed into their neighbours.
+    alpha = _interpolated(picture.alpha[None], shape)
+    colors = _interpolated(picture.colors * picture.alpha, shape) / torch.where(alpha > 0, alpha, 1)
+    return replace(picture, colors=colors.clamp(0, 1), alpha=alpha[0])
+
+
+def _interpolated(x: Tensor, shape: tuple[int, int]) -> Tensor:
+    small = torch.nn.functional.interpolate(x[None], shape, mode="bicubic", antialias=True, align_corners=False)
+    return small[0].clamp_(0, 1)
+
+
+def require_suffix(who: str, path: Path, alpha: bool = False) -> None:
+    """Raise unless a picture can be written under this name, with its transparency where it has one.
+
+    >>> require_suffix("transfer", Path("a.gif"))
+    Traceback (most recent call last):
+    spectralgrad.errors.OptionError: `transfer`: a.gif must end in .png, .jpg, .jpeg, .webp, .tif, .tiff or .bmp.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _FORMATS:
+        raise OptionError(f"`{who}`: {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
+    if alpha and not _FORMATS[suffix][1]:
+        raise OptionError(f"`{who}`: {path}: {suffix} holds no transparency, and the content has some. Take .png or .webp.")
+
+
+def write_picture(path: Path | str, picture: Picture | Tensor) -> Path:
+    """Write a picture as the suffix says, 8 bits a channel; values are cut to [0, 1].
+
+    The file is written beside its name and then renamed: whatever happens, there is the whole picture or what was before.
+
+    Args:
+        path: .png, .jpg, .jpeg, .webp, .tif, .tiff or .bmp.
+        picture: colours (3, H, W) in [0, 1], or a picture with alpha, profile and EXIF data.
+
+    Returns:
+        The path.
+
+    Raises:
+        OptionError: a suffix that is none of those, or one without transparency for a picture that has it.
+        ShapeError: no (3, H, W).
+        PictureError: a folder of that name, or a place that cannot be written to.
+    """
+    path = Path(path)
+    picture = picture if isinstance(picture, Picture) else Picture(picture)
+    require_suffix("write_picture", path, picture.alpha is not None)
+    if picture.colors.ndim != 3 or picture.colors.shape[0] != 3 or 0 in picture.colors.shape:
+        raise ShapeError(f"`write_picture`: the picture must have shape (3, H, W), got {tuple(picture.colors.shape)}.")
+    name, _, options = _FORMATS[path.suffix.lower()]
+    options = dict(options)
+    if picture.profile:
+        options["icc_profile"] = picture.profile
+    if picture.exif and name != "BMP":
+        options["exif"] = picture.exif
+    image = _as_image(picture)
+    with _replacing(path) as file:
+        image.save(file, format=name, **options)
+    return path
+
+
+def _as_image(picture: Picture) -> "Image":
+    from PIL import Image
+
+    layers = picture.colors if picture.alpha is None else torch.cat([picture.colors, picture.alpha[None]])
+    bytes_ = torch.empty(*layers.shape[1:], len(layers), dtype=torch.uint8)
+    for i, layer in enumerate(layers):  # one at a time: a wide copy of all would double what a large picture takes
+        bytes_[..., i] = (layer.float() * _NARROW).round_().clamp_(0, _NARROW).to(torch.uint8)
+    return Image.fromarray(bytes_.numpy())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Any]:
+    """A file to write that takes the place of ``path`` when the block ends well, and leaves nothing when it does not."""
+    if path.is_dir():
+        raise PictureError(f"`write_picture`: {path} must be the name of a file, but is a folder. Name a file in it.")
+    path = path.resolve()  # through links: the file is replaced, not the link
+    try:
+        with replacing(path) as file:
+            yield file
+    except OSError as error:
+        reason = error.strerror or error
+        raise PictureError(f"`write_picture`: {path} cannot be written: {reason}. Nothing was changed.") from error

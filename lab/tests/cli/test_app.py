@@ -1,0 +1,109 @@
+"""The command line: its commands, its help, its exit codes."""
+
+import sys
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import spectralgrad as sg
+from spectralgrad_lab.artifacts.registry import IDS
+from spectralgrad_lab.cli import main
+from spectralgrad_lab.records.store import Store
+from spectralgrad_lab.records.trial import Trial
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"spectralgrad {sg.__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["benchmark"], ["run"], ["run", "pami-eq60", "--scale", "huge"]])
+def test_wrong_use_is_exit_code_2(arguments: list[str], capsys: Captured) -> None:
+    assert main(arguments) == 2
+    assert "Usage: spectralgrad" in capsys.readouterr().err
+
+
+def test_help_of_bench_names_the_sections(capsys: Captured) -> None:
+    with pytest.raises(SystemExit):
+        main(["bench", "--help"])
+    text = capsys.readouterr().out
+    assert all(name in text for name in ("eigh", "whitening", "graph", "--gpu", "--quick", "--page"))
+
+
+def test_list_shows_every_artifact_and_what_is_recorded(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["run", "pami-eq60", "--records", str(tmp_path / "r")]) == 0
+    capsys.readouterr()
+    assert main(["list", "--records", str(tmp_path / "r")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for id in IDS:
+        assert sum(f" {id} " in line for line in lines) == 1
+    assert "smoke" in next(line for line in lines if " pami-eq60 " in line)
+    assert "smoke" not in next(line for line in lines if " pami-fig4 " in line)
+
+
+def test_list_makes_no_folder(tmp_path: Path) -> None:
+    assert main(["list", "--records", str(tmp_path / "r")]) == 0
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_wrong_id_suggests_the_nearest(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["run", "pami-tabel4", "--records", str(tmp_path / "r")]) == 2
+    assert "Did you mean pami-table4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt(), 130), (OSError(13, "Permission denied"), 1)])
+def test_what_stops_a_run_has_its_exit_code(
+    error: BaseException, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(app_module(), "run_spec", fail)
+    assert main(["run", "pami-eq60", "--records", str(tmp_path / "r")]) == code
+
+
+def app_module() -> ModuleType:
+    return import_module("spectralgrad_lab.cli.app")
+
+
+def test_a_folder_of_another_format_is_exit_code_1(tmp_path: Path, capsys: Captured) -> None:
+    (tmp_path / "FORMAT").write_text("spectralgrad records, format 99")
+    assert main(["run", "pami-eq60", "--records", str(tmp_path)]) == 1
+    assert "nothing in it was changed" in capsys.readouterr().err
+
+
+def test_every_field_of_a_trial_is_a_flag_that_reaches_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values: dict[str, object] = {}
+    for field in fields(Trial):
+        old = field.default
+        values[field.name] = {str: "x", bool: False}.get(type(old), 7) if old is not None and old != () else 7
+    values |= {"treatments": ("OW", "NOG"), "milestones": (1, 2), "lr": 0.5, "energy": 0.5}
+    flags = []
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        flags += [f"--no-{flag}"] if value is False else [f"--{flag}", text]
+    seen: list[Trial] = []
+
+    def note(trials: list[Trial], store: Store, **_: object) -> None:
+        seen.extend(trials)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(app_module(), "run_trials", note)
+    assert main(["train", *flags, "--records", str(tmp_path / "r")]) == 130
+    assert seen == [Trial(**values)]  # type: ignore[arg-type]
+
+
+def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    monkeypatch.delitem(sys.modules, "spectralgrad_lab.cli.app", raising=False)
+    monkeypatch.delattr("spectralgrad_lab.cli.app", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert main(["list"]) == 2
+    text = capsys.readouterr().err
+    assert "pip install 'spectralgrad[lab]'" in text
+    assert text.count("\n") == 1

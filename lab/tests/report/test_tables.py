@@ -1,0 +1,133 @@
+"""Statistics over seeds, against numpy and by hand; how cells are arranged; CSV."""
+
+import csv
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from spectralgrad_lab.artifacts.spec import Entry, Figure
+from spectralgrad_lab.records.store import Store
+from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.report.tables import Cell, Failure, arrange, cell_lines, group_failures, measure, to_csv
+
+ERRORS = [5.25, 4.5, 7.125]
+
+
+def entry(n: int) -> Entry:
+    return Entry("SVD", "d = 4", tuple(Trial(layer="zca", method="svd", d=4, epochs=2, seed=seed) for seed in range(n)))
+
+
+def record(store: Store, trial: Trial, status: str, error: float | None, reason: str = "") -> None:
+    with store.recording(trial) as recording:
+        recording.append("epoch", epoch=0, seconds=2.0, train_loss=1.0, test_error=50.0)
+        recording.append("end", status=status, reason=reason, test_error=error, best_error=error)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "records")
+
+
+def test_statistics_equal_numpys(store: Store) -> None:
+    some = entry(6)
+    for trial, error in zip(some.trials, ERRORS, strict=False):
+        record(store, trial, "finished", error)
+    record(store, some.trials[3], "failed", None, "the loss is NaN")
+    with store.recording(some.trials[4]) as recording:
+        recording.append("epoch", epoch=0, seconds=2.0, test_error=0.0)  # goes on: counts for nothing
+    cell = measure(some, store)
+    assert (cell.planned, cell.run, cell.finished) == (6, 4, 3)
+    assert cell.success == 75.0
+    assert cell.min == min(ERRORS)
+    assert cell.max == max(ERRORS)
+    assert math.isclose(cell.mean, float(np.mean(ERRORS)))
+    assert math.isclose(cell.std, float(np.std(ERRORS, ddof=1)))
+    assert cell.seconds == 8.0
+    assert cell.failures == (Failure("SVD", "d = 4", 3, "the loss is NaN", 1),)
+    assert cell.shown_success() == "75 % (3/4, 2 to run)"
+    assert cell.shown_mean() == "5.62 ± 1.35"
+
+
+def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Store) -> None:
+    top1 = entry(1)
+    with store.recording(top1.trials[0]) as recording:
+        for epoch, (top5, failures) in enumerate([(9.0, 2), (7.0, 1)]):
+            recording.append("epoch", epoch=epoch, test_error=20.0, top5_error=top5, monitor={"solver_failures": failures})
+        recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
+    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in get_args(Figure)}
+    assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0}
+
+
+def test_a_record_without_a_figure_shows_a_dash(store: Store) -> None:
+    """As those of before the figure was recorded."""
+    some = entry(1)
+    record(store, some.trials[0], "finished", 5.0)
+    assert measure(replace(some, figure="top5_error"), store).shown_mean() == "–"
+
+
+@pytest.mark.parametrize(
+    ("cell", "success", "smallest", "mean"),
+    [
+        (Cell("r", "c", 3), "not run", "–", "–"),
+        (Cell("r", "c", 1, failures=(Failure("r", "c", 0, "NaN", 0),)), "0 % (0/1)", "–", "–"),
+        (Cell("r", "c", 1, errors=(4.0,)), "100 % (1/1)", "4.00", "4.00"),  # one seed has no deviation
+        (Cell("r", "c", 2, errors=(math.nan, 4.0)), "100 % (2/2)", "4.00", "4.00"),  # finished, but without an error
+        (Cell("r", "c", 2, errors=(4.0, 4.0)), "100 % (2/2)", "4.00", "4.00 ± 0.00"),
+    ],
+)
+def test_cells_without_all_numbers(cell: Cell, success: str, smallest: str, mean: str) -> None:
+    assert (cell.shown_success(), cell.shown_min(), cell.shown_mean()) == (success, smallest, mean)
+
+
+def test_a_grid_has_three_lines_for_each_row() -> None:
+    cells = [Cell(row, column, 1, errors=(1.0,)) for row in ("SVD", "BN") for column in ("d = 4", "d = 8")]
+    [table] = arrange(cells[:-1])  # one cell is not there
+    assert table.columns == ("d = 4", "d = 8")
+    assert list(table.rows) == [f"{row}: {what}" for row in ("SVD", "BN") for what in ("success rate", "min", "mean")]
+    assert table.rows["BN: min"] == ("1.00", "")
+
+
+def test_one_column_has_one_line_for_each_row() -> None:
+    [table] = arrange([Cell("85", "Error (%)", 1, errors=(1.0,)), Cell("90", "Error (%)", 1, errors=(2.0,))])
+    assert table.columns == ("success rate", "min", "mean")
+    assert table.rows == {"85": ("100 % (1/1)", "1.00", "1.00"), "90": ("100 % (1/1)", "2.00", "2.00")}
+
+
+def test_columns_with_rows_of_their_own_are_tables_of_their_own() -> None:
+    cells = [Cell(row, column, 1, errors=(1.0,)) for row, column in (("85", "a"), ("90", "a"), ("2", "b"), ("4", "b"))]
+    assert [(table.caption, list(table.rows)) for table in arrange(cells)] == [("a", ["85", "90"]), ("b", ["2", "4"])]
+
+
+def test_failures_of_one_reason_stand_in_one_line() -> None:
+    failures = [
+        Failure("SVD", "d = 8", seed, reason, epochs) for seed, reason, epochs in ((0, "a", 1), (1, "a", 1), (2, "b", 0))
+    ]
+    assert group_failures([Cell("SVD", "d = 8", 3, failures=tuple(failures))]) == [
+        "SVD, d = 8, seeds 0, 1: a (after 1 whole epoch)",
+        "SVD, d = 8, seed 2: b (before the end of the first epoch)",
+    ]
+
+
+def test_csv_keeps_the_numbers_and_disarms_formulas() -> None:
+    hostile = '=HYPERLINK("http://x")'
+    cell = Cell("+SVD", "d = 4", 3, errors=(1 / 3, 2 / 3), failures=(Failure("+SVD", "d = 4", 2, hostile, 0),))
+    header, line = csv.reader(io.StringIO(to_csv(cell_lines([cell]))))
+    read = dict(zip(header, line, strict=True))
+    assert read["row"] == "'+SVD"
+    assert float(read["mean"]) == pytest.approx(0.5)
+    assert float(read["success_rate_percent"]) == pytest.approx(200 / 3, abs=1e-6)
+    assert read["failures"] == f"seed 2: {hostile}"  # begins with a word: no formula
+    assert to_csv([[hostile, "-1e-3", "-", ""]]) == '"\'=HYPERLINK(""http://x"")",-1e-3,-,\r\n'
+
+
+def test_a_record_of_another_trial_does_not_count(store: Store) -> None:
+    some = entry(1)
+    record(store, replace(some.trials[0], lr=0.2), "finished", 1.0)
+    assert measure(some, store).run == 0
+    record(store, some.trials[0], "finished", 1.0)
+    assert measure(some, store).run == 1

@@ -1,0 +1,509 @@
+"""Training from records: what is recorded, failures as results, resuming bit for bit, and full disks."""
+
+import copy
+import errno
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from spectralgrad.errors import OptionError
+from spectralgrad.nn import DecorrelatedBatchNorm2d
+from spectralgrad_lab.data import DataError
+from spectralgrad_lab.records.store import Outcome, Store, StoreError
+from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.training import checkpoint, loop
+from spectralgrad_lab.training.checkpoint import CheckpointError
+from spectralgrad_lab.training.loop import Run
+from spectralgrad_lab.training.train import run_trial
+from spectralgrad_lab.training.watch import Diverged, Finiteness, figures
+
+TINY = Trial(width=8, epochs=3, batch=64, train_samples=192, test_samples=64, milestones=(2,))
+# Power iteration draws its starts from torch's generator in every step: a resumed run must find it where it was.
+RANDOM = replace(TINY, layer="zca", method="pi", d=4, iterations=3, epochs=6, eps=1e-2)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "records")
+
+
+def metrics(outcome: Outcome | None) -> list[dict[str, Any]]:
+    """All of the epochs' numbers but the time."""
+    assert outcome is not None
+    return [{name: value for name, value in line.items() if name != "seconds"} for line in outcome.epochs]
+
+
+def train(trial: Trial, store: Store, **options: Any) -> Outcome:
+    return run_trial(trial, store, device="cpu", **options)
+
+
+def test_record_has_every_epoch_and_the_end(store: Store) -> None:
+    heard: list[dict[str, Any]] = []
+    trial = replace(TINY, layer="zca", method="exact", d=16)
+    outcome = train(trial, store, progress=heard.append)
+    assert (outcome.status, outcome.reason) == ("finished", "")
+    assert [(line["epoch"], line["step"]) for line in outcome.epochs] == [(0, 3), (1, 6), (2, 9)]
+    assert [line["epoch"] for line in heard] == [0, 1, 2]
+    for line in outcome.epochs:
+        assert 0 < line["train_loss"] < 10
+        assert 0 <= line["train_error"] <= 100
+        assert 0 <= line["top5_error"] < line["test_error"] <= 100
+        assert line["seconds"] > 0
+    assert outcome.test_error == outcome.epochs[-1]["test_error"]
+    assert outcome.best_error == min(line["test_error"] for line in outcome.epochs)
+    last = store.lines(trial)[-1]
+    assert (last["kind"], last["step"], last["epoch"]) == ("end", 9, 2)
+    assert not list((store.folder / "trials").glob("*.ckpt*"))
+
+
+def test_digits_are_learnt_in_three_epochs(store: Store) -> None:
+    outcome = train(Trial(width=16, epochs=3, layer="zca", method="exact", d=16), store)
+    assert outcome.epochs[2]["train_loss"] < outcome.epochs[0]["train_loss"] / 2
+    assert outcome.test_error is not None
+    assert outcome.test_error < 40  # guessing is 90
+
+
+def test_test_error_is_in_percent_of_the_test_set(store: Store) -> None:
+    for line in train(TINY, store).epochs:
+        wrong = line["test_error"] * 64 / 100
+        assert wrong == pytest.approx(round(wrong), abs=1e-9)
+        wrong = line["train_error"] * 192 / 100
+        assert wrong == pytest.approx(round(wrong), abs=1e-9)
+
+
+def test_a_trial_that_has_ended_is_not_trained_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = train(TINY, store)
+    lines = store.lines(TINY)
+    monkeypatch.setattr(Run, "epoch", lambda *_: pytest.fail("trained again"))
+    assert train(TINY, store) == first
+    assert store.lines(TINY) == lines
+
+
+def test_equal_trials_give_equal_numbers_and_other_seeds_others(tmp_path: Path) -> None:
+    one, two = (metrics(train(RANDOM, Store(tmp_path / name))) for name in ("one", "two"))
+    assert one == two
+    assert metrics(train(replace(RANDOM, seed=1), Store(tmp_path / "one"))) != one
+
+
+BASE = replace(TINY, layer="zca", method="taylor", d=4)
+CHANGES: list[dict[str, Any]] = [
+    {"lr": 0.05},
+    {"momentum": 0.5},
+    {"weight_decay": 0.1},
+    {"gamma": 0.5},
+    {"milestones": (1,)},
+    {"batch": 48},
+    {"augment": False},
+    {"train_samples": 128},
+    {"test_samples": 32},
+    {"width": 4},
+    {"precision": "bf16-mixed"},
+    {"eps": 1e-1},
+    {"running": "whitening"},
+    {"where": "block"},
+    {"d": 8},
+    {"layer": "pca"},
+    {"layer": "denoise", "d": None, "energy": 0.8},
+    {"layer": "bn", "method": "exact", "d": None},
+    {"method": "svd-pi"},
+    {"method": "taylor", "iterations": 0},
+    {"treatments": ("SN",)},
+    {"treatments": ("OW",)},
+    {"treatments": ("OL",)},
+    {"treatments": ("NOG",)},
+    {"treatments": ("OLR",)},
+]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return metrics(train(BASE, Store(tmp_path_factory.mktemp("plain") / "records")))
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_every_option_changes_the_result(change: dict[str, Any], store: Store, plain: list[dict[str, Any]]) -> None:
+    outcome = train(replace(BASE, **change), store)
+    assert outcome.status == "finished"
+    shown = ("train_loss", "test_loss")
+    assert [[line[name] for name in shown] for line in outcome.epochs] != [[line[name] for name in shown] for line in plain]
+
+
+def test_learning_rate_follows_the_milestones(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    original = Run._train
+
+    def spied(self: Run, epoch: int) -> tuple[float, float]:
+        rates.append(self.optimizer.param_groups[0]["lr"])
+        return original(self, epoch)
+
+    monkeypatch.setattr(Run, "_train", spied)
+    train(replace(TINY, epochs=5, milestones=(1, 3), gamma=0.5, train_samples=64), store)
+    assert rates == [0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+# The monitor.
+
+
+def test_monitor_reports_the_layer_under_test(store: Store) -> None:
+    outcome = train(replace(TINY, layer="zca", method="exact", d=64, eps=1e-4), store)
+    for line in outcome.epochs:
+        monitor = line["monitor"]
+        assert 50 <= monitor["at_floor"] <= 62  # conv1 sees 9 inputs, border pixels apart: 64 channels of rank 9
+        assert monitor["kept_rank"] == 64 - monitor["at_floor"]
+        assert monitor["smallest_gap"] < 1e-6
+        assert 0 < monitor["mean_ratio"] < 1
+        assert monitor["condition_shifted"] > 10
+        assert 0 <= monitor["singular"] <= 1
+        assert monitor["solver_failures"] == 0
+
+
+def test_batch_norm_is_watched_and_trains_as_if_it_were_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = train(replace(TINY, d=16), Store(tmp_path / "one"))
+    assert watched.epochs[0]["monitor"]["condition_shifted"] > 1
+    assert watched.epochs[0]["monitor"]["kept_rank"] <= 16
+    monkeypatch.setattr(loop, "watched_layers", lambda _: [])
+    alone = train(replace(TINY, d=16), Store(tmp_path / "two"))
+    assert set(alone.epochs[0]["monitor"]) == {"solver_failures"}
+    for one, two in zip(watched.epochs, alone.epochs, strict=True):
+        assert (one["train_loss"], one["test_loss"]) == (two["train_loss"], two["test_loss"])
+
+
+def test_figures_of_no_records_are_none() -> None:
+    assert set(figures([], 1e-4).values()) == {None}
+
+
+# Failures are results.
+
+
+def test_divergence_is_recorded_with_reason_and_step(store: Store) -> None:
+    """The papers' analytic gradient on ties: 64 channels of rank 9."""
+    trial = replace(TINY, layer="zca", method="svd", d=64, eps=1e-2, train_samples=None, epochs=8)
+    outcome = train(trial, store)
+    assert outcome.status == "failed"
+    assert "not finite" in outcome.reason
+    end = store.lines(trial)[-1]
+    assert end["step"] >= 1
+    assert end["epoch"] == len(outcome.epochs)
+    assert not list((store.folder / "trials").glob("*.ckpt*"))
+
+
+def test_a_learning_rate_that_explodes_is_a_failure(store: Store) -> None:
+    outcome = train(replace(TINY, lr=1e30), store)
+    assert outcome.status == "failed"
+    assert "finite" in outcome.reason
+    assert outcome.test_error is None
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_an_exception_in_a_step_is_a_failure(at: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Run._step
+
+    def broken(self: Run, *args: Any) -> torch.Tensor:
+        if self.step + 1 == at:
+            raise torch.linalg.LinAlgError("did not converge")
+        return original(self, *args)
+
+    monkeypatch.setattr(Run, "_step", broken)
+    outcome = train(TINY, store)
+    assert (outcome.status, outcome.reason) == ("failed", "_LinAlgError: did not converge")
+    assert store.lines(TINY)[-1]["step"] == at
+    assert len(outcome.epochs) == (at - 1) // 3
+    assert outcome.test_error == (outcome.epochs[-1]["test_error"] if outcome.epochs else None)
+
+
+@pytest.mark.parametrize("what", ["weight", "running"])
+def test_state_that_is_not_finite_is_a_failure(what: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Run._train
+
+    def spoilt(self: Run, epoch: int) -> tuple[float, float]:
+        result = original(self, epoch)
+        tensor: Any = self.model.classifier.bias if what == "weight" else self.model.norm1.running_var
+        with torch.no_grad():
+            tensor[0] = math.nan
+        return result
+
+    monkeypatch.setattr(Run, "_train", spoilt)
+    outcome = train(TINY, store)
+    assert outcome.status == "failed"
+    assert outcome.reason == ("a weight is not finite" if what == "weight" else "the test loss is not finite")
+
+
+def test_first_step_that_is_not_finite_is_kept_until_somebody_looks() -> None:
+    """On a GPU nobody looks at every step: what comes after the first must not hide it."""
+    seen = Finiteness(torch.device("cpu"))
+    one, nan = torch.ones(()), torch.tensor(math.nan)
+    seen.note(1, one, [one])
+    seen.check()
+    seen.note(2, one, [one, nan])
+    seen.note(3, nan, [nan])
+    with pytest.raises(Diverged, match="gradient") as caught:
+        seen.check()
+    assert caught.value.step == 2
+    seen = Finiteness(torch.device("cpu"))
+    seen.note(1, one, [torch.full((2,), 1e30)])  # its squares overflow; it does not
+    seen.check()
+    seen.note(2, torch.tensor(math.inf), [])
+    with pytest.raises(Diverged, match="loss"):
+        seen.check()
+
+
+# Stopping and going on.
+
+
+def test_interrupt_passes_and_loses_the_running_epoch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+    store, original = Store(tmp_path / "broken"), Run._step
+
+    def interrupted(self: Run, *args: Any) -> torch.Tensor:
+        if self.step == 10:
+            raise KeyboardInterrupt
+        return original(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_step", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            train(RANDOM, store)
+    assert store.outcome(RANDOM) is None
+    assert sum(line["kind"] == "epoch" for line in store.lines(RANDOM)) == 3
+    trained: list[int] = []
+    monkeypatch.setattr(Run, "epoch", lambda self, epoch, f=Run.epoch: (trained.append(epoch), f(self, epoch))[1])
+    assert metrics(train(RANDOM, store)) == whole
+    assert trained == [3, 4, 5]
+
+
+ZYGOTE = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import torch
+from spectralgrad_lab.training import checkpoint
+from spectralgrad_lab.records.store import Recording, Store
+from spectralgrad_lab.training.train import run_trial
+from spectralgrad_lab.records.trial import Trial
+import sklearn.datasets
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+torch.set_num_threads(1)
+trial, folder = Trial.from_json(sys.argv[1]), Path(sys.argv[2])
+for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which has computed nothing yet
+    child = os.fork()
+    if child:
+        print(os.waitpid(child, 0)[1])
+        continue
+    if moment == "write":
+        Path.replace = die  # the checkpoint is written and not yet in its place
+    elif moment == "between":
+        checkpoint.save = die  # the line is on the disk and the checkpoint is not
+    elif moment == "line":
+        os.fsync = die  # within the line
+    elif moment == "last":
+        append = Recording.append
+        Recording.append = lambda self, kind, **fields: die() if kind == "end" else append(self, kind, **fields)
+    elif moment != "never":
+        def wait():
+            time.sleep(float(moment))
+            die()
+        threading.Thread(target=wait, daemon=True).start()
+    run_trial(trial, Store(folder), device="cpu")
+    os._exit(0)
+"""
+
+
+def killed(trial: Trial, folder: Path, moments: list[str]) -> list[int]:
+    """Train the trial in processes that are killed at these moments, then in one that is not; how each ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", ZYGOTE, trial.as_json(), str(folder), *moments],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    ends = [int(line) for line in done.stdout.split()]
+    assert ends[-1] == 0, done.stderr
+    return ends[:-1]
+
+
+def unbroken(trial: Trial, folder: Path) -> list[dict[str, Any]]:
+    """The numbers of a run that is not killed, in a process like those that are: one with a history may round otherwise."""
+    assert killed(trial, folder, []) == []
+    return metrics(Store(folder).outcome(trial))
+
+
+def test_killed_at_the_worst_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
+    whole = unbroken(RANDOM, tmp_path / "whole")
+    ends = killed(RANDOM, tmp_path / "broken", ["between", "write", "line", "between", "last"])
+    assert ends == [signal.SIGKILL] * 5
+    assert metrics(Store(tmp_path / "broken").outcome(RANDOM)) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_at_random_moments_it_ends_as_an_unbroken_run(seed: int, tmp_path: Path) -> None:
+    trial = replace(RANDOM, epochs=30, milestones=(10, 20))
+    whole = unbroken(trial, tmp_path / "whole")
+    draw = random.Random(seed)
+    ends = killed(trial, tmp_path / "broken", [f"{draw.uniform(0.05, 0.8):.3f}" for _ in range(10)])
+    assert ends.count(signal.SIGKILL) >= 4  # or nothing was tested
+    assert metrics(Store(tmp_path / "broken").outcome(trial)) == whole
+
+
+def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control: without their states in the checkpoint the numbers differ."""
+    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+    monkeypatch.setattr(loop, "set_random_state", lambda _: None)
+    store, original = Store(tmp_path / "broken"), Run.epoch
+
+    def stopped(self: Run, epoch: int) -> dict[str, Any]:
+        if epoch == 3:
+            raise KeyboardInterrupt
+        return original(self, epoch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "epoch", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            train(RANDOM, store)
+    assert metrics(train(RANDOM, store)) != whole
+
+
+def test_generators_of_the_caller_are_left_alone(store: Store) -> None:
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    want = (torch.rand(1), random.random(), np.random.rand())  # noqa: NPY002
+    torch.manual_seed(5)
+    random.seed(5)
+    np.random.seed(5)  # noqa: NPY002
+    train(replace(RANDOM, epochs=1), store)
+    assert (torch.rand(1), random.random(), np.random.rand()) == want  # noqa: NPY002
+
+
+def test_random_state_round_trips_through_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint.seed_all(7)
+    random.gauss(0, 1)
+    path = tmp_path / "state.ckpt"
+    checkpoint.save(path, {"key": "k", "random": checkpoint.random_state()})
+    want = [(random.random(), float(torch.rand(())), np.random.standard_normal()) for _ in range(3)]  # noqa: NPY002
+    checkpoint.seed_all(8)
+    state = checkpoint.load(path, "k")
+    assert state is not None
+    checkpoint.set_random_state(state["random"])
+    assert [(random.random(), float(torch.rand(())), np.random.standard_normal()) for _ in range(3)] == want  # noqa: NPY002
+
+
+# Faults around the training.
+
+
+@pytest.mark.parametrize("part", ["line", "checkpoint"])
+def test_a_full_disk_is_an_error_and_leaves_the_records(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+    store, real, count = Store(tmp_path / "broken"), os.fsync, 0
+
+    def fsync(descriptor: int) -> None:
+        # Starts with the start line; an epoch then has its line, its checkpoint and the folder.
+        nonlocal count
+        count += 1
+        if count == {"line": 5, "checkpoint": 6}[part]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(StoreError if part == "line" else CheckpointError, match="No space left on device"):
+            train(RANDOM, store)
+    assert store.outcome(RANDOM) is None
+    found = [line for line in store.lines(RANDOM) if line["kind"] == "epoch"]
+    assert len(found) >= 1
+    assert metrics(Outcome("", "", tuple(found), None, None, 0.0)) == whole[: len(found)]
+    assert not list((store.folder / "trials").glob("*.part"))
+    assert metrics(train(RANDOM, store)) == whole
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_a_checkpoint_runs_nothing_and_must_belong_to_the_trial(tmp_path: Path) -> None:
+    path, mark = tmp_path / "a.ckpt", tmp_path / "mark"
+    torch.save({"format": 1, "key": "k", "evil": Evil(mark)}, path)
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(path, "k")
+    assert not mark.exists()
+    torch.load(path, weights_only=False)  # the control: it is a live one
+    assert mark.exists()
+    checkpoint.save(path, {"key": "k"})
+    assert checkpoint.load(path, "k") == {"format": 1, "key": "k"}
+    with pytest.raises(CheckpointError, match="no checkpoint of trial other"):
+        checkpoint.load(path, "other")
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(CheckpointError, match="damaged"):
+        checkpoint.load(path, "k")
+    assert checkpoint.load(tmp_path / "none", "k") is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epochs": 0}, "epochs must be a whole number >= 1, got 0"),
+        ({"batch": 1.5}, "batch"),
+        ({"lr": math.nan}, "lr must be a finite number"),
+        ({"milestones": (3, 1)}, "ascending"),
+        ({"precision": "8-true"}, "precision must be one of"),
+        ({"model": "vgg"}, "model must be one of"),
+        ({"layer": "ln"}, "layer must be one of"),
+        ({"data": "mnist"}, "data must be one of"),
+        ({"treatments": ("NOG",)}, "batch norm has none"),
+    ],
+)
+def test_wrong_options_are_errors_and_leave_no_record(change: dict[str, Any], words: str, store: Store) -> None:
+    with pytest.raises(OptionError, match=words):
+        train(replace(TINY, **change), store)
+    assert store.trials() == []
+
+
+def test_missing_data_is_an_error_and_leaves_no_record(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cifar-10-batches-py"):
+        train(replace(TINY, data="cifar10"), store, data=tmp_path)
+    assert store.trials() == []
+
+
+@pytest.mark.parametrize("device", ["tpu", "cpu:1", "cuda:x"])
+def test_unknown_devices_are_named(device: str, store: Store) -> None:
+    with pytest.raises(OptionError, match=f"got '{device}'"):
+        run_trial(TINY, store, device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_cuda_without_a_gpu_is_an_error(store: Store) -> None:
+    with pytest.raises(OptionError, match="sees no GPU"):
+        run_trial(TINY, store, device="cuda")
+
+
+def test_starting_bases_go_through_a_checkpoint(tmp_path: Path) -> None:
+    """What layers with warm_start go on from is in no state_dict."""
+    model = torch.nn.Sequential(DecorrelatedBatchNorm2d(4, 2, warm_start=True), DecorrelatedBatchNorm2d(4, 2))
+    model[0].last_basis = torch.eye(2).flip(0).repeat(2, 1, 1)
+    checkpoint.save(tmp_path / "a.ckpt", {"key": "k", "bases": checkpoint.bases_of(model)})
+    state = checkpoint.load(tmp_path / "a.ckpt", "k")
+    assert state is not None
+    other = copy.deepcopy(model)
+    other[0].last_basis, other[1].last_basis = None, torch.eye(2).repeat(2, 1, 1)
+    checkpoint.set_bases(other, state["bases"], torch.device("cpu"))
+    assert torch.equal(other[0].last_basis, model[0].last_basis)
+    assert other[1].last_basis is None

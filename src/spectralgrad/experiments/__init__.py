@@ -1,1 +1,0 @@
-"""What is measured with the library, and the records that measurements leave."""
