@@ -13,7 +13,7 @@ CLASSES, SIZE, REDUCED = 4, 28, 32
 
 def with_covariance_pooling(backbone: nn.Module, channels: int, classes: int, reduced: int = 256) -> nn.Sequential:
     """``backbone`` gives maps (N, channels, H, W) of any size; what it ended in, average pooling and all, is left out."""
-    pool = CovariancePool2d(channels, reduced, normalize="frobenius")
+    pool = CovariancePool2d(channels, reduced=reduced, normalize="frobenius")
     return nn.Sequential(backbone, pool, nn.BatchNorm1d(pool.out_features), nn.Linear(pool.out_features, classes))
 
 

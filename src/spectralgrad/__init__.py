@@ -2,14 +2,16 @@
 
 from spectralgrad import diagnostics, errors, nn, orthogonal
 from spectralgrad.counters import counts, reset_counts
+from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
-from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.polar import polar
+from spectralgrad.linalg.power import PowerDeflation, PowerIteration
+from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.projector import projector
-from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, PowerIteration, Rule, Taylor
-from spectralgrad.linalg.solvers import SVD, Auto, Jacobi, Lapack, PowerDeflation, Solver
+from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, Taylor
+from spectralgrad.linalg.solvers import SVD, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
 from spectralgrad.linalg.svd import svd
 from spectralgrad.validation import checks

@@ -25,8 +25,8 @@ from torch.optim import Optimizer
 from spectralgrad import counters
 from spectralgrad.errors import LinAlgError, OptionError
 from spectralgrad.linalg.projector import Cut
+from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.denoise import PCADenoise1d, PCADenoise2d
-from spectralgrad.nn.statistics import BatchStatistics
 from spectralgrad.validation import is_transformed, is_whole
 
 __all__ = ["ConditionMonitor"]

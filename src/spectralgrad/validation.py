@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DtypeError, NonFiniteError, ShapeError, SymmetryError
+from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
 
@@ -70,6 +70,35 @@ def is_whole(x: object, least: int = 1) -> bool:
     return isinstance(x, int) and not isinstance(x, bool) and x >= least
 
 
+def require_number(
+    who: str, name: str, value: object, *, above: float | None = None, least: float = -math.inf, hint: str = ""
+) -> None:
+    """Raise unless ``value`` is a finite number above ``above``, or at least ``least``; ``hint`` ends the error."""
+    if is_number(value) and (value >= least if above is None else value > above):  # type: ignore[operator]
+        return
+    bound = f" >= {least:g}" if above is None else f" > {above:g}"
+    raise OptionError(f"`{who}`: {name} must be a finite number{bound}, got {value!r}.{hint}")
+
+
+def require_part(who: str, name: str, value: object) -> None:
+    """Raise unless ``value`` is a number from 0 to 1."""
+    if not (is_number(value) and 0 <= value <= 1):  # type: ignore[operator]
+        raise OptionError(f"`{who}`: {name} must be a number in [0, 1], got {value!r}.")
+
+
+def require_flag(who: str, name: str, value: object) -> None:
+    """Raise unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise OptionError(f"`{who}`: {name} must be True or False, got {value!r}.")
+
+
+def require_one_of(who: str, name: str, value: object, known: tuple[object, ...]) -> None:
+    """Raise unless ``value`` is one of ``known``."""
+    if value not in known:
+        words = [f'"{each}"' if isinstance(each, str) else repr(each) for each in known]
+        raise OptionError(f"`{who}`: {name} must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}.")
+
+
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
     if not isinstance(x, Tensor):
@@ -93,6 +122,11 @@ def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
             f"`{who}`: `{name}` must be floating point or complex, got {x.dtype}. Convert it with {name}.to(torch.float64)."
         )
     return x
+
+
+def as_square(who: str, M: Tensor) -> tuple[Tensor, float | None]:
+    """`as_matrix` for a square ``M``, and the asymmetry that passes for rounding; None: do not look."""
+    return as_matrix(who, M, square=True), asymmetry_tolerance(M)
 
 
 def as_given(x: Tensor, given: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ from torch.nn.utils import parametrize
 import spectralgrad as sg
 from spectralgrad.counters import counts
 from spectralgrad.kernels import whitening
-from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, decorrelation, fused
-from support import cases
+from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d
+from support import cases, routes
 from support.on_cpu import on_cpu  # noqa: F401
+from support.routes import take
 from support.triton_kernels import (
     SHARED_MEMORY,
     compile_for_hopper,
@@ -41,8 +42,7 @@ def test_in_the_interpreter() -> None:
 @pytest.fixture
 def kernels(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """What happens on CUDA: the single step, without checks."""
-    monkeypatch.setattr(fused, "FORCED", True)
-    monkeypatch.setattr(decorrelation, "runs_on", lambda x, _: x.dtype != torch.float64)
+    take(monkeypatch, routes.kernels)
 
 
 def features(shape: tuple[int, ...], seed: int = 0, mean: float = 2.0) -> Tensor:

@@ -6,7 +6,7 @@ from itertools import pairwise
 import mpmath
 import pytest
 
-from spectralgrad.linalg.minimax import PLAIN, Quintic, best_quintic, sign_schedule
+from spectralgrad.linalg.products.minimax import PLAIN, Quintic, best_quintic, sign_schedule
 
 LOWER = [1e-8, 1e-4, 1e-2, 0.05, 0.3, 0.7, 0.9]
 

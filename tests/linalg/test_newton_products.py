@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.linalg import newton
-from spectralgrad.linalg.iteration import norm_bound, product_dtype
-from spectralgrad.linalg.lyapunov import lyapunov
-from spectralgrad.linalg.newton import roots_by_products
+from spectralgrad.linalg.choices import roots_by_products
+from spectralgrad.linalg.products import roots
+from spectralgrad.linalg.products.iteration import norm_bound, product_dtype
+from spectralgrad.linalg.products.lyapunov import lyapunov
 from support import cases
 from support.products import Products
 from support.roots import ROOTS, each_root, errors, value_and_gradient
@@ -25,8 +25,10 @@ NEWTON = sg.NewtonSchulz()
 @pytest.fixture
 def unwatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What holds on CUDA: the host may not look, and nothing is checked."""
-    for name in ("iteration", "lyapunov", "newton", "polar"):
-        monkeypatch.setattr(importlib.import_module(f"spectralgrad.linalg.{name}"), "host_may_look", lambda _: False)
+    for name in ("iteration", "lyapunov", "roots", "polar"):
+        monkeypatch.setattr(
+            importlib.import_module(f"spectralgrad.linalg.products.{name}"), "host_may_look", lambda _: False
+        )
     sg.reset_counts()
     with sg.checks(False):
         yield
@@ -63,7 +65,7 @@ def test_random_covariances_in_float32(n: int, unwatched: None) -> None:
 
 def test_without_float64_it_is_as_good_as_float32_eigenvectors(unwatched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """On GPUs whose float64 is slow."""
-    monkeypatch.setattr(newton, "product_dtype", lambda x: x.dtype)
+    monkeypatch.setattr(roots, "product_dtype", lambda x: x.dtype)
     for root in ROOTS.values():
         assert max(errors(root, cases.random_covariance(64, dtype=torch.float32), solver=NEWTON)) < 1e-5
         M = cases.with_spectrum(condition_1e5(64), dtype=torch.float32)

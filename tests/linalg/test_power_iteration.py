@@ -9,6 +9,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import DefinitenessError
+from spectralgrad.linalg.choices import for_eigenpairs
 from spectralgrad.linalg.eigh import eigenpairs
 from support import cases
 
@@ -167,7 +168,7 @@ def test_forward_is_the_decomposition() -> None:
 
 def kept(M: Tensor, rule: sg.PowerIteration, solver: sg.Solver | None = None) -> list[bool]:
     """Which pairs are kept, ascending."""
-    flags = eigenpairs("test", M, rule, solver or sg.Lapack(), None)[2]
+    flags = eigenpairs("test", M, for_eigenpairs("test", rule, solver or sg.Lapack()), None)[2]
     assert flags is not None
     return flags.tolist()
 

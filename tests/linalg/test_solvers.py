@@ -13,7 +13,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import LinAlgError, OptionError
-from spectralgrad.linalg.solvers import team, threads
+from spectralgrad.linalg.solvers import lapack, team, threads
 from support import cases
 from support.families import SCALES, assert_solves, disagreements, families, faults
 
@@ -164,7 +164,7 @@ def test_a_large_batch_in_inference_mode() -> None:
 
 def large_batch(seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     M = cases.random_covariance(24, 18, 13, dtype=dtype, seed=seed)
-    assert threads.worth_spreading(M)
+    assert lapack.worth_spreading(M)
     return M
 
 
@@ -175,7 +175,7 @@ def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
     w, V = sg.Lapack().solve(M)
     assert (threads._pool is None) == team.is_available()
     torch.set_num_threads(1)  # as the workers have
-    assert not threads.worth_spreading(M)
+    assert not lapack.worth_spreading(M)
     for i, one in enumerate(M.flatten(0, 1)):
         w_one, V_one = sg.Lapack().solve(one)
         assert torch.equal(w.flatten(0, 1)[i], w_one)
@@ -185,11 +185,11 @@ def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("three_threads")
 def test_what_is_worth_spreading() -> None:
     M = large_batch()
-    assert not threads.worth_spreading(M[0, 0])
-    assert not threads.worth_spreading(M[:1, :1])
-    assert not threads.worth_spreading(M[..., :2, :2])
+    assert not lapack.worth_spreading(M[0, 0])
+    assert not lapack.worth_spreading(M[:1, :1])
+    assert not lapack.worth_spreading(M[..., :2, :2])
     torch.set_num_threads(1)
-    assert not threads.worth_spreading(M)
+    assert not lapack.worth_spreading(M)
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -242,11 +242,11 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
 @pytest.mark.usefixtures("three_threads")
 def test_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """A child has none of its parent's threads, as in a DataLoader's worker: it makes its own pool."""
-    monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
     # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
     M = large_batch()[:4]  # (4, 13, 24, 24)
-    assert threads.worth_spreading(M)
+    assert lapack.worth_spreading(M)
     assert M.numel() < 32768
     expected, _ = sg.eigh(M)
     child = os.fork()

@@ -317,7 +317,8 @@ def test_copies_are_the_same_layer(name, way):
 
 
 def test_repr_tells_every_option():
-    text = repr(WhitenColor2d(2, 0.125, 0.25, "batch", sg.Taylor(7), sg.Lapack()))
+    options = {"eps": 0.125, "alpha": 0.25, "per": "batch", "gradient": sg.Taylor(7), "solver": sg.Lapack()}
+    text = repr(WhitenColor2d(2, **options))
     for part in ("group_size=2", "eps=0.125", "alpha=0.25", "per='batch'", "Taylor(degree=7)", "Lapack()"):
         assert part in text
 

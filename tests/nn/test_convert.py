@@ -19,8 +19,8 @@ from spectralgrad.nn import (
     PCADenoise1d,
     PCADenoise2d,
 )
+from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.convert import convert_batchnorm
-from spectralgrad.nn.statistics import BatchStatistics
 
 Layer = Any
 

@@ -21,8 +21,8 @@ from spectralgrad.nn import (
     PCADenoise1d,
     PCADenoise2d,
 )
+from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.fuse import fuse
-from spectralgrad.nn.statistics import BatchStatistics
 
 Make = Callable[[], nn.Module]
 D1, D2, D3 = DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, DecorrelatedBatchNorm3d

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.nn import powers
+from spectralgrad.linalg import choices
 from spectralgrad.nn.functional import covariance_pool
 from spectralgrad.nn.pooling import CovariancePool2d
 from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
@@ -202,15 +202,15 @@ def test_auto_takes_the_root_by_products_where_they_win(monkeypatch):
     options = {"output": "matrix"}
     eigen, by_products = (covariance_pool(x, solver=solver, **options) for solver in (sg.Auto(), NEWTON))
     assert not torch.equal(eigen, by_products)
-    monkeypatch.setattr(powers, "products_win", lambda _: True)
+    monkeypatch.setattr(choices, "covariances_by_products", lambda _: True)
     for gradient_rule in (None, sg.Exact()):
         assert torch.equal(covariance_pool(x, gradient=gradient_rule, **options), by_products)
     assert torch.equal(gradient(x, G, **options), gradient(x, G, solver=NEWTON, **options))
     for other in ({"solver": sg.Lapack()}, {"power": 0.7}, {"gradient": sg.Lorentzian()}):
         got = covariance_pool(x, **options, **other)
-        monkeypatch.setattr(powers, "products_win", lambda _: False)
+        monkeypatch.setattr(choices, "covariances_by_products", lambda _: False)
         assert torch.equal(got, covariance_pool(x, **options, **other))
-        monkeypatch.setattr(powers, "products_win", lambda _: True)
+        monkeypatch.setattr(choices, "covariances_by_products", lambda _: True)
     for shape in ((2, 16, 3, 3), (2, 8, 5, 5)):
         shifted = covariance_pool(maps(*shape), eps=1e-3, **options)
         assert relative_error(shifted, power_reference(maps(*shape), eps=1e-3)[0]) < 1e-7
@@ -218,9 +218,11 @@ def test_auto_takes_the_root_by_products_where_they_win(monkeypatch):
 
 def test_products_of_a_14_x_14_map(monkeypatch):
     """What docs/layers/pooling.md says; the gradient is good to 1e-6 of its norm, with a schedule that never looks."""
-    for name in ("iteration", "lyapunov", "newton"):
-        monkeypatch.setattr(importlib.import_module(f"spectralgrad.linalg.{name}"), "host_may_look", lambda _: False)
-    monkeypatch.setattr(powers, "products_win", lambda _: True)
+    for name in ("iteration", "lyapunov", "roots"):
+        monkeypatch.setattr(
+            importlib.import_module(f"spectralgrad.linalg.products.{name}"), "host_may_look", lambda _: False
+        )
+    monkeypatch.setattr(choices, "covariances_by_products", lambda _: True)
     x, G = maps(2, 256, 14, 14).relu().float(), random(2, 256, 256, seed=9)
     z = x.clone().requires_grad_()
     with sg.checks(False):
@@ -460,7 +462,8 @@ def test_deepcopy_shares_nothing(name):
 
 
 def test_repr_tells_every_option():
-    text = repr(CovariancePool2d(5, 4, 0.4, "frobenius", "triangle", sg.Taylor(7), sg.Lapack(), 0.125, True))
+    options = {"power": 0.4, "normalize": "frobenius", "gradient": sg.Taylor(7), "solver": sg.Lapack(), "eps": 0.125}
+    text = repr(CovariancePool2d(5, reduced=4, isometric=True, **options))
     for part in ("5, reduced=4", "power=0.4", "'frobenius'", "'triangle'", "Taylor(degree=7)", "Lapack()", "0.125"):
         assert part in text
     assert "isometric=True" in text
@@ -558,10 +561,10 @@ def test_float64(name):
 
 
 def test_device_and_dtype_arguments_and_meta():
-    layer = CovariancePool2d(5, 4, device="meta", dtype=torch.float64)
+    layer = CovariancePool2d(5, reduced=4, device="meta", dtype=torch.float64)
     assert all(p.is_meta and p.dtype == torch.float64 for p in layer.parameters())
     layer = layer.to_empty(device="cpu")
-    layer.load_state_dict(CovariancePool2d(5, 4, dtype=torch.float64).state_dict())
+    layer.load_state_dict(CovariancePool2d(5, reduced=4, dtype=torch.float64).state_dict())
     assert layer(INPUT.double()).isfinite().all()
 
 

@@ -18,11 +18,11 @@ from spectralgrad.nn import (
     DecorrelatedBatchNorm2d,
     DecorrelatedBatchNorm3d,
     PCADenoise1d,
-    fused,
 )
 from support import cases
 from support.features import Counting, Layer, Make, correlated, gradient, images
 from support.layers import EVERY, WHITENING, each_layer, each_mode, trained
+from support.routes import one_node, take
 
 DIMENSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "1d (N, C)": (partial(DecorrelatedBatchNorm1d, 6, group_size=3), (40, 6)),
@@ -218,7 +218,7 @@ def test_eval_mode_sees_updates_that_leave_no_version(monkeypatch: pytest.Monkey
             buffer.data.lerp_(value, weight)
 
     monkeypatch.setattr(torch, "_foreach_lerp_", without_versions)
-    monkeypatch.setattr(fused, "FORCED", True)  # the path of CUDA
+    take(monkeypatch, one_node)  # the path of CUDA
     layer = trained(EVERY["zca"])
     first = layer(images(4))
     layer.train()(3 * images(4))

@@ -8,9 +8,10 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi
-from spectralgrad.nn import DecorrelatedBatchNorm2d, fused
+from spectralgrad.nn import DecorrelatedBatchNorm2d
 from support import cases
 from support.on_cpu import on_cpu  # noqa: F401
+from support.routes import one_node, take
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def starts(on_cpu: None, monkeypatch: pytest.MonkeyPatch) -> list[Tensor | None]
         return eigh(M, nonfinite, start)
 
     monkeypatch.setattr(jacobi, "eigh", watched)
-    monkeypatch.setattr(fused, "FORCED", True)
+    take(monkeypatch, one_node)
     return given
 
 

@@ -43,11 +43,11 @@ def moments(X: Tensor, *, group_size: int | None = None) -> Moments:
     >>> moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
     tensor([2., 2.])
     """
-    return _moments("moments", X, group_size)
+    return moments_of(_as_groups("moments", X, group_size))
 
 
-def _moments(who: str, X: Tensor, group_size: int | None) -> Moments:
-    X = _grouped(who, as_matrix(who, X, square=False, name="X"), group_size)
+def moments_of(X: Tensor) -> Moments:
+    """`moments` of samples (*B, C, n) that need no checks, in float32 or wider."""
     n = X.shape[-1]
     mean = X.sum(-1) / max(n, 1)
     centred = X - mean.unsqueeze(-1)
@@ -110,10 +110,11 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
     n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
     if n <= correction:
         raise ShapeError(f"`covariance`: `X` must have more than {correction} samples in its last dimension, got {n}.")
-    return as_given(_moments("covariance", X, group_size).covariance(correction=correction, eps=eps), X)
+    return as_given(moments_of(_as_groups("covariance", X, group_size)).covariance(correction=correction, eps=eps), X)
 
 
-def _grouped(who: str, X: Tensor, group_size: int | None) -> Tensor:
+def _as_groups(who: str, X: Tensor, group_size: int | None) -> Tensor:
+    X = as_matrix(who, X, square=False, name="X")
     if group_size is None:
         return X
     channels = X.shape[-2]

@@ -6,31 +6,19 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.errors import OptionError
-from spectralgrad.validation import (
-    as_given,
-    as_matrix,
-    asymmetry_tolerance,
-    checking,
-    is_transformed,
-    require_hermitian,
-    under_vmap,
-)
+from spectralgrad.validation import as_square, checking, is_transformed, require_hermitian, under_vmap
 
 from .calculus import batched, call, is_constant
-from .power_eigh import power_eigh
+from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
+from .power.iteration import power_eigh
 from .precision import hermitian_part, matmul, sandwich
-from .rules import Lorentzian, PowerIteration, Rule
-from .solvers import Auto, PowerDeflation, Solver, decompose
+from .rules import Rule
+from .solvers import Solver, decompose
 
 __all__ = ["eigh"]
 
-AUTO = Auto()
-LORENTZIAN = Lorentzian()
-Gradient = Rule | PowerIteration
 
-
-def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: Solver | PowerDeflation = AUTO) -> tuple[Tensor, Tensor]:
+def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO) -> tuple[Tensor, Tensor]:
     """Eigenvalues, ascending, and eigenvectors of Hermitian matrices: `torch.linalg.eigh` with a gradient that is bounded.
 
     M = V diag(w) V^H, and for cotangents gw, gV
@@ -54,51 +42,25 @@ def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: Solver | PowerD
     >>> M.grad.isfinite().all()
     tensor(True)
     """
-    w, V, _ = eigenpairs("eigh", as_matrix("eigh", M, square=True), gradient, solver, asymmetry_tolerance(M))
-    return as_given(w, M), as_given(V, M)
+    X, tolerance = as_square("eigh", M)
+    w, V, _ = eigenpairs("eigh", X, for_eigenpairs("eigh", gradient, solver), tolerance)
+    return (w, V) if X is M else (w.to(M.dtype), V.to(M.dtype))
 
 
-def eigenpairs(
-    who: str, M: Tensor, gradient: Gradient | None, solver: Solver | PowerDeflation, tolerance: float | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def eigenpairs(who: str, M: Tensor, choice: ByEigenpairs, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """w, V and, from `PowerIteration` alone, which pairs (*B, n) it kept."""
-    if isinstance(solver, PowerDeflation):
-        if gradient is not None:
-            raise OptionError(
-                f"`{who}`: PowerDeflation brings its own gradient, but gradient={gradient} came with it. Leave gradient "
-                "out, or take another solver."
-            )
+    if choice.way == "deflation":
         H = hermitian_part(M)
         if tolerance is not None and checking(M) and not is_transformed(M) and M.numel():
             require_hermitian(who, M.detach(), H.detach(), tolerance)
-        return *solver.iterate(H), None
-    require_solver(who, solver)
-    if isinstance(gradient, PowerIteration):
-        return power_eigh(who, M, gradient, solver, tolerance)
-    rule = LORENTZIAN if gradient is None else require_rule(who, gradient)
+        return *choice.power.iterate(H), None
+    if choice.way == "power iteration":
+        return power_eigh(who, M, choice.power, choice.solver, tolerance)
     if is_constant(M):
-        return *decompose(who, M, solver, tolerance), None
+        return *decompose(who, M, choice.solver, tolerance), None
     function = _Eigh if torch.compiler.is_compiling() else _EighFunc
-    w, V = call(function, M, rule, solver, who, tolerance)
+    w, V = call(function, M, choice.rule, choice.solver, who, tolerance)
     return w, V, None
-
-
-def require_solver(who: str, solver: object) -> Solver:
-    if isinstance(solver, Solver):
-        return solver
-    raise OptionError(
-        f"`{who}`: solver must be an eigensolver such as Auto(), Lapack(), SVD() or Jacobi(), got {solver!r}. "
-        "NewtonSchulz() serves `sqrtm`, `inv_sqrtm`, `powm` at +-1/2 and `polar`."
-    )
-
-
-def require_rule(who: str, gradient: object, power_iteration: bool = True) -> Rule:
-    if isinstance(gradient, Rule):
-        return gradient
-    last = "Analytic() or PowerIteration(19)" if power_iteration else "Analytic()"
-    raise OptionError(
-        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), {last}, got {gradient!r}."
-    )
 
 
 # Plain torch operations below: autograd differentiates them again for double backward, through w and V, which are

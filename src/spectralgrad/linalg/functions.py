@@ -8,24 +8,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.counters import count_on_device, device_counter
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
-from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed
+from spectralgrad.validation import as_square, is_number, is_transformed
 
 from .calculus import evaluate
-from .eigh import AUTO, Gradient, eigenpairs, require_rule, require_solver
-from .newton import NewtonSchulz, newton_root, roots_by_products
+from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
+from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
-from .rules import Exact, PowerIteration
-from .scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
-from .solvers import Auto, PowerDeflation, Solver, decompose
+from .products.roots import newton_root
+from .scalars import CLAMPED, Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from .solvers import Solver, decompose
 
 __all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
-
-AnySolver = Solver | PowerDeflation
-CLAMPED = "clamped_eigenvalue"
-_BY_PRODUCTS = NewtonSchulz()
 
 
 @dataclass(frozen=True)
@@ -43,8 +39,7 @@ class Spectral:
         w, V = decompose(self.who, M, self.solver, tolerance, self.start)
         if tolerance is None and _in_kernel(V):
             return self._value_in_kernel(w, V), w, V
-        check_domain(self.who, self.scalar, w, tolerance)
-        y = self.scalar.f(self.scalar.clamp(w)[0]) if w.numel() else w
+        y = self.scalar.evaluate(self.who, w, tolerance)
         return matmul(V * y.unsqueeze(-2), V.mH), w, V
 
     def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
@@ -86,34 +81,19 @@ def with_pullback(
     who: str, M: Tensor, scalar: Scalar, solver: Solver, tolerance: float | None, start: Tensor | None = None
 ) -> Evaluated:
     """f(M) and what its gradient needs, without an autograd graph: for use inside a Function. ``start``: a guess of V."""
-    potential = replace(_potential(who, scalar, solver, tolerance), start=start)
+    scalar = scalar if tolerance is None else replace(scalar, checked=True)
+    potential = Spectral(who, scalar, solver, start)
     value, w, V = potential.value(M, tolerance)
     return Evaluated(value, partial(replace(potential, start=None).first, (w, V)), V)
-
-
-def _potential(who: str, scalar: Scalar, solver: Solver, tolerance: float | None) -> Spectral:
-    return Spectral(who, scalar if tolerance is None else replace(scalar, checked=True), solver)
 
 
 def _in_kernel(V: Tensor) -> bool:
     return not torch.compiler.is_compiling() and not is_transformed(V) and spectral.runs_on(V)
 
 
-def check_domain(who: str, scalar: Scalar, w: Tensor, tolerance: float | None) -> None:
-    """Raise for eigenvalues outside the domain; where looking is forbidden, count those that will be clamped."""
-    if tolerance is not None:
-        scalar.require(who, w)
-    elif not torch.compiler.is_compiling() and w.numel() and scalar.floor is None:
-        border = scalar.border(w)
-        if border is not None:
-            count_on_device(CLAMPED, w <= border[0])
-
-
-def through_eigenpairs(
-    who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: AnySolver, tolerance: float | None
-) -> Tensor:
+def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs, tolerance: float | None) -> Tensor:
     """V f(w) V^H by autograd through `eigh`: the papers' way, with the rule's gradient. (*B, n, n)"""
-    w, V, kept = eigenpairs(who, M, gradient, solver, tolerance)
+    w, V, kept = eigenpairs(who, M, choice, tolerance)
     if w.numel() == 0:
         return matmul(V * w.unsqueeze(-2), V.mH)
     if tolerance is not None and not is_transformed(w):
@@ -127,25 +107,19 @@ def through_eigenpairs(
     return matmul(V * y.unsqueeze(-2), V.mH)
 
 
-def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: AnySolver | NewtonSchulz) -> Tensor:
+def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """The common body of the public functions below."""
-    X, tolerance = as_matrix(who, M, square=True), asymmetry_tolerance(M)
     require_floor(who, scalar)
-    if isinstance(solver, NewtonSchulz):
-        if scalar.floor is not None or gradient is not None:
-            raise OptionError(
-                f"`{who}`: NewtonSchulz has no eigenvalues to clamp and brings its own gradient; leave out floor= and "
-                "gradient=, or take another solver."
-            )
-        return as_given(newton_root(who, X, _root(who, scalar), solver, tolerance), M)
-    if isinstance(solver, PowerDeflation) or not (gradient is None or isinstance(gradient, Exact)):
-        if not isinstance(gradient, PowerIteration | None):
-            require_rule(who, gradient)
-        return as_given(through_eigenpairs(who, X, scalar, gradient, solver, tolerance), M)
-    if isinstance(scalar, InverseSqrt) and scalar.floor is None and isinstance(solver, Auto) and roots_by_products(X):
-        return as_given(newton_root(who, X, True, _BY_PRODUCTS, tolerance), M)
-    potential = _potential(who, scalar, require_solver(who, solver), tolerance)
-    return as_given(evaluate(potential, X, tolerance), M)
+    X, tolerance = as_square(who, M)
+    choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
+    if choice.way == "exact":
+        scalar = scalar if tolerance is None else replace(scalar, checked=True)
+        Y = evaluate(Spectral(who, scalar, choice.solver), X, tolerance)
+    elif choice.way == "products":
+        Y = newton_root(who, X, scalar.root == "inverse sqrt", choice.newton, tolerance)
+    else:
+        Y = through_eigenpairs(who, X, scalar, choice, tolerance)
+    return Y if X is M else Y.to(M.dtype)
 
 
 def require_floor(who: str, scalar: Scalar) -> None:
@@ -156,16 +130,7 @@ def require_floor(who: str, scalar: Scalar) -> None:
         )
 
 
-def _root(who: str, scalar: Scalar) -> bool:
-    """Whether the function is the inverse square root rather than the square root, which is all Newton-Schulz knows."""
-    if isinstance(scalar, Sqrt | InverseSqrt):
-        return isinstance(scalar, InverseSqrt)
-    raise OptionError(f"`{who}`: NewtonSchulz computes square roots and inverse square roots only; take another solver.")
-
-
-def sqrtm(
-    M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver | NewtonSchulz = AUTO, floor: float | None = None
-) -> Tensor:
+def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None) -> Tensor:
     """The square root of positive semi-definite matrices, with its exact gradient.
 
     M^(1/2) = V diag(w^(1/2)) V^H, with Loewner matrix F_ij = 1/(w_i^(1/2) + w_j^(1/2)): finite at every tie. Eigenvalues
@@ -195,7 +160,7 @@ def sqrtm(
 
 
 def inv_sqrtm(
-    M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver | NewtonSchulz = AUTO, floor: float | None = None
+    M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None
 ) -> Tensor:
     """The inverse square root of positive definite matrices, ZCA's whitening matrix, with its exact gradient.
 
@@ -219,7 +184,7 @@ def powm(
     alpha: float,
     *,
     gradient: Gradient | None = None,
-    solver: AnySolver | NewtonSchulz = AUTO,
+    solver: RootSolver = AUTO,
     floor: float | None = None,
 ) -> Tensor:
     """A real power of positive semi-definite matrices (alpha < 0: positive definite), with its exact gradient.
@@ -245,7 +210,7 @@ def powm(
     return apply("powm", M, roots.get(alpha) or Power(floor, alpha=float(alpha)), gradient, solver)
 
 
-def logm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUTO, floor: float | None = None) -> Tensor:
+def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
     """The logarithm of positive definite matrices, with its exact gradient: F_ij = log(w_i/w_j)/(w_i - w_j).
 
     Args, Returns, Raises: as in `inv_sqrtm`.
@@ -257,7 +222,7 @@ def logm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUT
     return apply("logm", M, Log(floor), gradient, solver)
 
 
-def expm(M: Tensor, *, gradient: Gradient | None = None, solver: AnySolver = AUTO, floor: float | None = None) -> Tensor:
+def expm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
     """The exponential of Hermitian matrices, with its exact gradient: F_ij = (e^w_i - e^w_j)/(w_i - w_j).
 
     Args, Returns: as in `sqrtm`; M may be indefinite.

@@ -19,31 +19,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DefinitenessError, OptionError
-from spectralgrad.kernels.ops import opaque
-from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_finite
+from spectralgrad.errors import DefinitenessError
+from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 from .calculus import evaluate
-from .eigh import AUTO, require_rule
-from .iteration import (
-    TAIL,
-    UNCONVERGED,
-    Progress,
-    by_levels,
-    even_part,
-    frobenius_norm,
-    host_may_look,
-    identity_like,
-    norm_bound,
-    product_dtype,
-)
-from .lyapunov import lyapunov
-from .minimax import PLAIN, Step, sign_schedule
-from .newton import NewtonSchulz
+from .choices import AUTO, for_polar
 from .precision import hermitian_part, matmul
-from .rules import Exact, Rule
+from .products import NewtonSchulz
+from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
+from .products.lyapunov import lyapunov
+from .products.polar import newton_polar
+from .rules import Rule
 from .solvers import Solver, decompose_svd
-from .svd import require_svd_solver, svd
+from .svd import singular_triplets
 
 __all__ = ["polar"]
 
@@ -156,54 +144,13 @@ class _ByNewton(_Polar):
 
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         _, H, inverse = factors
-        return lyapunov(H, inverse, E, self.eps, max(2 * self.eps, _finest(H)), True)
+        return lyapunov(H, inverse, E, self.eps, max(2 * self.eps, finest(H)), True)
 
     def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
         return factors[2]
 
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         return factors[1]
-
-
-def _newton_polar_fake(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
-    P = A.new_empty(*A.shape[:-2], A.shape[-1], A.shape[-1])
-    return A.new_empty(A.shape), P, A.new_empty(A.shape[:-2], dtype=A.real.dtype)
-
-
-@opaque("newton_polar(Tensor A, float eps, float tolerance) -> (Tensor, Tensor, Tensor)", _newton_polar_fake)
-def newton_polar(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Q <- Q T, P <- P T, T = a I + b Q^H Q + c (Q^H Q)^2, from Q = A of norm at most 1, tall, and P = I.
-
-    Q = A P throughout, so P -> H^-1. Returns Q (*B, m, n), P (*B, n, n) and the last residual (*B,). Singular values from
-    ``eps`` on are reached. Four products a step.
-    """
-
-    def attempt(A: Tensor, level: float, extra: int) -> tuple[Tensor, ...]:
-        return _polar_steps(A, level**0.5, max(2 * eps, _finest(A)), tolerance, extra)
-
-    Q, P, residual, _ = by_levels(A, eps**2, attempt) if host_may_look(A) else attempt(A, eps**2, 1)
-    return Q.contiguous(), P.contiguous(), residual
-
-
-def _polar_steps(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
-    """Q, P, residuals and whether they have converged: the schedule, then plain steps until each matrix stops."""
-    Q, P = A, None
-    progress = Progress(A, tolerance)
-    for step in (*sign_schedule(lower, accuracy), *[Step(PLAIN, 0.0, 0.0)] * extra):
-        gram = matmul(Q.mH, Q)
-        T = even_part(gram, step.coefficients)
-        Q_next, P_next = matmul(Q, T), T if P is None else matmul(P, T)
-        if P is not None and step.before < TAIL:
-            go_on = progress.go_on(identity_like(gram) - gram)
-            if progress.finished():
-                break
-            Q_next, P_next = torch.where(go_on, Q_next, Q), torch.where(go_on, P_next, P)
-        Q, P = Q_next, P_next
-    return Q, T if P is None else P, progress.previous * progress.size, progress.converged()
-
-
-def _finest(x: Tensor) -> float:
-    return 4 * float(torch.finfo(x.dtype).eps)
 
 
 def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSchulz = AUTO) -> Tensor:
@@ -231,23 +178,25 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     X = as_matrix("polar", A, square=False, name="A")
     if X.shape[-2] < X.shape[-1]:
         return polar(A.mH, gradient=gradient, solver=solver).mH
-    if isinstance(solver, NewtonSchulz):
-        if gradient is not None:
-            raise OptionError("`polar`: NewtonSchulz brings its own gradient; leave out gradient=, or take another solver.")
-        if solver.steps is not None:
-            if checking(A) and not is_transformed(A):
-                require_finite("polar", A.detach(), "A")
-            Q = X / frobenius_norm(X) if X.numel() else X
-            for _ in range(solver.steps):
-                Q = 1.5 * Q - 0.5 * matmul(Q, matmul(Q.mH, Q))
-            return as_given(Q, A)
-        by_products = _ByNewton(solver, float(torch.finfo(X.dtype).eps))
-        Q = evaluate(by_products, X.to(product_dtype(X)), 0.0 if checking(A) else None)
-        return as_given(Q.to(X.dtype), A)
-    require_svd_solver("polar", solver)
-    if gradient is not None:
-        require_rule("polar", gradient, power_iteration=False)
-    if gradient is None or isinstance(gradient, Exact):
-        return as_given(evaluate(_BySVD(), X, 0.0 if checking(A) else None), A)
-    U, _, Vh = svd(X, gradient=gradient, solver=solver)
-    return as_given(matmul(U, Vh), A)
+    check = checking(A)
+    choice = for_polar("polar", gradient, solver)
+    if choice.way == "exact":
+        Q = evaluate(_BySVD(), X, 0.0 if check else None)
+    elif choice.way == "products":
+        Q = _by_products(X, choice.newton, check)
+    else:
+        U, _, Vh = singular_triplets(X, choice.rule, check)
+        Q = matmul(U, Vh)
+    return Q if X is A else Q.to(A.dtype)
+
+
+def _by_products(A: Tensor, newton: NewtonSchulz, check: bool) -> Tensor:
+    if newton.steps is None:
+        by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps))
+        return evaluate(by_newton, A.to(product_dtype(A)), 0.0 if check else None).to(A.dtype)
+    if check and not is_transformed(A):
+        require_finite("polar", A.detach(), "A")
+    Q = A / frobenius_norm(A) if A.numel() else A
+    for _ in range(newton.steps):
+        Q = 1.5 * Q - 0.5 * matmul(Q, matmul(Q.mH, Q))
+    return Q

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_number, is_transformed, is_whole
+from spectralgrad.validation import as_square, is_number, is_transformed, is_whole
 
 from .calculus import evaluate
-from .domains import require_not_negative
-from .eigh import AUTO, LORENTZIAN, Gradient, eigenpairs, require_rule, require_solver
+from .choices import AUTO, ByDeflation, ByPowerIteration, EigenSolver, Gradient, for_eigenpairs
+from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
-from .rules import PowerIteration, Rule
+from .rules import Rule
 from .rules.base import scale
-from .solvers import PowerDeflation, Solver, decompose
+from .scalars import require_not_negative
+from .solvers import Solver, decompose
 
 __all__ = ["projector"]
 
@@ -110,7 +111,7 @@ def projector(
     rank: int | None = None,
     energy: float | None = None,
     gradient: Gradient | None = None,
-    solver: Solver | PowerDeflation = AUTO,
+    solver: EigenSolver = AUTO,
 ) -> Tensor:
     """The orthogonal projector on the eigenvectors of the largest eigenvalues, U_k U_k^H.
 
@@ -134,7 +135,7 @@ def projector(
             [0., 0., 0.],
             [0., 0., 1.]])
     """
-    X, tolerance = as_matrix("projector", M, square=True), asymmetry_tolerance(M)
+    X, tolerance = as_square("projector", M)
     n = X.shape[-1]
     if (rank is None) == (energy is None):
         raise OptionError(f"`projector`: pass either rank= or energy=, got rank={rank!r} and energy={energy!r}.")
@@ -143,14 +144,21 @@ def projector(
     if energy is not None and not (is_number(energy) and 0 < energy <= 1):
         raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")
     cut = Cut(rank, energy)
-    if isinstance(solver, PowerDeflation) or isinstance(gradient, PowerIteration):
-        w, V, kept = eigenpairs("projector", X, gradient, solver, tolerance)
-        if isinstance(solver, PowerDeflation):  # its small eigenvalues are rough: slightly negative ones count as zero
-            largest = w.detach().amax(-1, keepdim=True) if n else w
-            w = torch.where(w < -_ROUGH * largest, w, w.clamp(min=0))
-        if tolerance is not None and not is_transformed(w):
-            _require_energy(cut, w.detach())
-        mask = cut.kept(w) if kept is None else cut.kept(w) & kept
-        return as_given(matmul(V * mask.unsqueeze(-2), V.mH), M)
-    rule = LORENTZIAN if gradient is None else require_rule("projector", gradient)
-    return as_given(evaluate(_Projector(cut, rule, require_solver("projector", solver)), X, tolerance), M)
+    choice = for_eigenpairs("projector", gradient, solver)
+    if choice.way == "rule":
+        P = evaluate(_Projector(cut, choice.rule, choice.solver), X, tolerance)
+    else:
+        P = _through_pairs(X, cut, choice, tolerance)
+    return P if X is M else P.to(M.dtype)
+
+
+def _through_pairs(M: Tensor, cut: Cut, choice: ByPowerIteration | ByDeflation, tolerance: float | None) -> Tensor:
+    """U_k U_k^H by autograd through the eigenvectors."""
+    w, V, kept = eigenpairs("projector", M, choice, tolerance)
+    if choice.way == "deflation":  # its small eigenvalues are rough: slightly negative ones count as zero
+        largest = w.detach().amax(-1, keepdim=True) if w.shape[-1] else w
+        w = torch.where(w < -_ROUGH * largest, w, w.clamp(min=0))
+    if tolerance is not None and not is_transformed(w):
+        _require_energy(cut, w.detach())
+    mask = cut.kept(w) if kept is None else cut.kept(w) & kept
+    return matmul(V * mask.unsqueeze(-2), V.mH)

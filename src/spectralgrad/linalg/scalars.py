@@ -6,24 +6,71 @@ For M = V diag(l) V^H and E^ = V^H E V (Daleckii-Krein and its second-order sibl
     Df[E]        = V (F * E^) V^H                       F_ij  = f[l_i, l_j],  the Loewner matrix
     D2f[E1, E2]  = V (sum_k f[l_i, l_k, l_j] (E1^_ik E2^_kj + E2^_ik E1^_kj)) V^H
 
-Written without cancellation both differences are finite and accurate at every tie. See docs/loewner.md.
+Written without cancellation both differences are finite and accurate at every tie. See docs/loewner.md. First come the
+borders of domains: where eigenvalues may lie, and what happens to those that rounding pushed across.
 """
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import NonFiniteError
+from spectralgrad.counters import count_on_device
+from spectralgrad.errors import DefinitenessError, NonFiniteError
 from spectralgrad.kernels.spectral import GIVEN, Function
 
-from .domains import require_not_negative, require_positive, zero_tolerance
 from .precision import matmul
 from .quadrature import second_differences
 
+_ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
+_NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
+CLAMPED = "clamped_eigenvalue"  # the name of its count
+Root = Literal["sqrt", "inverse sqrt"]
 _FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
+
+
+def spectral_radius(w: Tensor) -> Tensor:
+    """max |w| (*B, 1) of ascending eigenvalues (*B, n)."""
+    return torch.maximum(-w[..., :1], w[..., -1:])
+
+
+def zero_tolerance(w: Tensor) -> Tensor:
+    """Eigenvalues up to this (*B, 1) count as zero.
+
+    Four eps l_max whatever n is: with n eps l_max a covariance of 128 channels plus 1e-5 would count as singular in
+    float32, although its gradient is good to a few per cent.
+    """
+    return _ZERO * float(torch.finfo(w.dtype).eps) * spectral_radius(w)
+
+
+def require_not_negative(who: str, w: Tensor, advice: str) -> None:
+    """Raise if an ascending spectrum (*B, n) reaches further below zero than rounding explains. Reads the host once."""
+    if w.numel() == 0:
+        return
+    rounding = max(_NEGATIVE * w.shape[-1], 100) * float(torch.finfo(w.dtype).eps)
+    negative = w[..., :1] < -rounding * spectral_radius(w)
+    if bool(negative.any()):
+        raise DefinitenessError(
+            f"`{who}`: `M` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} matrices have a "
+            f"negative eigenvalue, the lowest {float(w.min()):.3e} against a largest of {float(w.max()):.3e}. {advice}"
+        )
+
+
+def require_positive(who: str, w: Tensor, advice: str) -> None:
+    """Raise if an ascending spectrum (*B, n) is singular to rounding, or negative. Reads the host once."""
+    if w.numel() == 0:
+        return
+    lowest, highest = w[..., 0], w[..., -1]
+    regular = lowest > _ZERO * float(torch.finfo(w.dtype).eps) * highest  # a negative spectrum fails this too
+    if not bool(regular.all()):
+        singular = ~regular
+        raise DefinitenessError(
+            f"`{who}`: `M` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are singular "
+            f"or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. {advice}"
+        )
 
 
 @dataclass(frozen=True)
@@ -39,6 +86,7 @@ class Scalar(ABC):
     checked: bool = False
 
     lowest_floor = -math.inf  # a floor must lie above it
+    root: ClassVar[Root | None] = None  # which root it is, where matrix products can compute it
 
     # What a function is: on clamped eigenvalues c (*B, n).
 
@@ -72,6 +120,17 @@ class Scalar(ABC):
         return GIVEN
 
     # What follows from it.
+
+    def evaluate(self, who: str, w: Tensor, tolerance: float | None) -> Tensor:
+        """f of eigenvalues (*B, n). Raises for those outside the domain; where looking is forbidden (no tolerance), counts
+        those that are clamped."""
+        if tolerance is not None:
+            self.require(who, w)
+        elif not torch.compiler.is_compiling() and w.numel() and self.floor is None:
+            border = self.border(w)
+            if border is not None:
+                count_on_device(CLAMPED, w <= border[0])
+        return self.f(self.clamp(w)[0]) if w.numel() else w
 
     def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Clamped eigenvalues and which were clamped (*B, n); None if none can be."""
@@ -149,6 +208,8 @@ def _reciprocal(x: Tensor) -> Tensor:
 class Sqrt(_NonNegative):
     """x^(1/2): f[a^2, b^2] = 1/(a + b), f[a^2, b^2, c^2] = -1/((a + b)(b + c)(a + c))."""
 
+    root = "sqrt"
+
     def f(self, c: Tensor) -> Tensor:
         return c.sqrt()
 
@@ -172,6 +233,8 @@ class Sqrt(_NonNegative):
 @dataclass(frozen=True)
 class InverseSqrt(_Positive):
     """x^(-1/2): f[a^2, b^2] = -1/(ab(a + b)), f[a^2, b^2, c^2] = (a + b + c)/(abc(a + b)(b + c)(a + c))."""
+
+    root = "inverse sqrt"
 
     def f(self, c: Tensor) -> Tensor:
         return c.rsqrt()

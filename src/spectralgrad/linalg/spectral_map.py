@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, is_transformed, under_vmap
+from spectralgrad.validation import as_square, is_transformed, under_vmap
 
 from .calculus import batched, call, refuse_third_derivative, second_derivative
-from .eigh import AUTO, Gradient, eigenpairs, require_solver
-from .functions import AnySolver, Spectral, require_floor
+from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_function
+from .eigh import eigenpairs
+from .functions import Spectral, require_floor
 from .precision import in_basis, matmul, sandwich
 from .quadrature import GAUSS
-from .rules import Exact
 from .scalars import Scalar
-from .solvers import PowerDeflation, Solver, decompose
+from .solvers import Solver, decompose
 
 __all__ = ["spectral_map"]
 
@@ -72,7 +72,7 @@ def spectral_map(
     f: Callable[[Tensor], Tensor],
     *,
     gradient: Gradient | None = None,
-    solver: AnySolver = AUTO,
+    solver: EigenSolver = AUTO,
     floor: float | None = None,
 ) -> Tensor:
     """V diag(f(w)) V^H for a smooth elementwise function f of torch operations, with its exact gradient.
@@ -100,21 +100,29 @@ def spectral_map(
     """
     if not callable(f):
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
-    X, tolerance = as_matrix("spectral_map", M, square=True), asymmetry_tolerance(M)
     user = _User(floor, function=f)
     require_floor("spectral_map", user)
-    if isinstance(solver, PowerDeflation) or not (gradient is None or isinstance(gradient, Exact)):
-        w, V, kept = eigenpairs("spectral_map", X, gradient, solver, tolerance)
-        y = _call(user, w, tolerance)
-        y = y if kept is None else torch.where(kept, y, 0)
-        return as_given(matmul(V * y.unsqueeze(-2), V.mH), M)
+    X, tolerance = as_square("spectral_map", M)
+    choice = for_function("spectral_map", X, gradient, solver, user.root, floor)
+    assert choice.way != "products"  # refused: f is no root
+    Y = _exactly(X, user, choice.solver, tolerance) if choice.way == "exact" else _through_pairs(X, user, choice, tolerance)
+    return Y if X is M else Y.to(M.dtype)
+
+
+def _through_pairs(M: Tensor, user: _User, choice: ByEigenpairs, tolerance: float | None) -> Tensor:
+    w, V, kept = eigenpairs("spectral_map", M, choice, tolerance)
+    y = _call(user, w, tolerance)
+    y = y if kept is None else torch.where(kept, y, 0)
+    return matmul(V * y.unsqueeze(-2), V.mH)
+
+
+def _exactly(M: Tensor, user: _User, solver: Solver, tolerance: float | None) -> Tensor:
     function = _Factors if torch.compiler.is_compiling() else _FactorsFunc
-    spectral = Spectral("spectral_map", user, require_solver("spectral_map", solver))
-    w, V = call(function, X, spectral.solver, tolerance)
+    w, V = call(function, M, solver, tolerance)
     y = _call(user, w, tolerance)
     loewner = user.loewner(w) if w.numel() and _has_tensors_of_its_own(y, w) else None
     mapped = _Mapped if torch.compiler.is_compiling() else _MappedFunc
-    return as_given(call(mapped, spectral, w, V, y, loewner), M)
+    return call(mapped, Spectral("spectral_map", user, solver), w, V, y, loewner)  # type: ignore[no-any-return]
 
 
 def _call(user: _User, w: Tensor, tolerance: float | None) -> Tensor:

@@ -18,15 +18,14 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_given, as_matrix, checking, is_forced
+from spectralgrad.validation import as_matrix, checking, is_forced
 
 from .calculus import batched, call
-from .eigh import AUTO, LORENTZIAN, require_rule
+from .choices import AUTO, for_svd
 from .precision import matmul
 from .rules import Rule
 from .rules.base import bounded
-from .solvers import SVD, Auto, Lapack, Solver, decompose_svd
+from .solvers import Solver, decompose_svd
 
 __all__ = ["svd"]
 
@@ -52,16 +51,16 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> tu
     tensor(True)
     """
     X = as_matrix("svd", A, square=False, name="A")
-    require_svd_solver("svd", solver)
-    rule = LORENTZIAN if gradient is None else require_rule("svd", gradient, power_iteration=False)
+    check = checking(A)
+    choice = for_svd("svd", gradient, solver)
+    U, S, Vh = singular_triplets(X, choice.rule, check)
+    return (U, S, Vh) if X is A else (U.to(A.dtype), S.to(A.dtype), Vh.to(A.dtype))
+
+
+def singular_triplets(A: Tensor, rule: Rule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """U, S, Vh with the rule's gradient, of an ``A`` (*B, m, n) that can be decomposed."""
     function = _Svd if torch.compiler.is_compiling() else _SvdFunc
-    U, S, Vh = call(function, X, rule, checking(A))
-    return as_given(U, A), as_given(S, A), as_given(Vh, A)
-
-
-def require_svd_solver(who: str, solver: object) -> None:
-    if not isinstance(solver, Auto | Lapack | SVD):
-        raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {solver!r}.")
+    return call(function, A, rule, check)  # type: ignore[no-any-return]
 
 
 def _coefficients(rule: Rule, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,10 +3,9 @@
 from torch import Tensor
 from torch.nn import Module
 
-from spectralgrad.linalg.eigh import AUTO, Gradient
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver
 
 from .functional import Per, require_color_options, whiten_color
-from .powers import AnyRoot
 
 __all__ = ["WhitenColor2d"]
 
@@ -42,11 +41,12 @@ class WhitenColor2d(Module):
     def __init__(
         self,
         group_size: int | None = None,
+        *,
         eps: float = 1e-5,
         alpha: float = 1.0,
         per: Per = "sample",
         gradient: Gradient | None = None,
-        solver: AnyRoot = AUTO,
+        solver: RootSolver = AUTO,
     ) -> None:
         require_color_options(type(self).__name__, group_size, eps, alpha, per, gradient, solver)
         super().__init__()

@@ -22,9 +22,9 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from spectralgrad.errors import OptionError, SpectralError
 
+from .base import BatchStatistics
 from .decorrelation import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, DecorrelatedBatchNorm3d
 from .denoise import PCADenoise1d, PCADenoise2d
-from .statistics import BatchStatistics
 
 __all__ = ["convert_batchnorm"]
 

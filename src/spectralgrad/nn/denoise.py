@@ -6,14 +6,12 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
-from spectralgrad.linalg.functions import AnySolver
+from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoising
 from spectralgrad.linalg.projector import projector
-from spectralgrad.linalg.rules import Lorentzian, PowerIteration
-from spectralgrad.linalg.solvers import PowerDeflation
 from spectralgrad.validation import checks, is_number, is_whole
 
-from .statistics import BatchStatistics, covariance_of, require_options
+from .base import BatchMap, BatchStatistics
+from .statistics import covariance_of
 
 __all__ = ["PCADenoise1d", "PCADenoise2d"]
 
@@ -27,51 +25,42 @@ class _PCADenoise(BatchStatistics):
     def __init__(
         self,
         num_features: int,
-        energy: float | None = None,
-        rank: int | None = None,
+        *,
         eps: float = 1e-5,
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        energy: float | None = None,
+        rank: int | None = None,
         gradient: Gradient | None = None,
-        solver: AnySolver = AUTO,
+        solver: EigenSolver = AUTO,
         process_group: Any = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         who = type(self).__name__
-        require_options(who, num_features, eps, momentum, process_group)
+        super().__init__(
+            num_features,
+            None,
+            eps=eps,
+            momentum=momentum,
+            affine=affine,
+            track_running_stats=track_running_stats,
+            process_group=process_group,
+            device=device,
+            dtype=dtype,
+            buffers=lambda d: {"running_var": (d,), "running_covariance": (d, d)},
+        )
         if energy is not None and rank is not None:
             raise OptionError(f"`{who}`: pass energy= or rank=, not both, got energy={energy!r} and rank={rank!r}.")
         if energy is not None and not (is_number(energy) and 0 < energy <= 1):
             raise OptionError(f"`{who}`: energy must lie in (0, 1], got {energy!r}.")
         if rank is not None and not (is_whole(rank) and rank <= num_features):
             raise OptionError(f"`{who}`: rank must be a whole number from 1 to num_features={num_features}, got {rank!r}.")
-        if isinstance(solver, PowerDeflation):
-            if gradient is not None:
-                raise OptionError(f"`{who}`: PowerDeflation brings its own gradient; leave out gradient={gradient}.")
-        else:
-            require_solver(who, solver)
-            if gradient is None:
-                gradient = Lorentzian()
-            elif not isinstance(gradient, PowerIteration):
-                require_rule(who, gradient)
-        super().__init__(
-            num_features,
-            num_features,
-            eps,
-            momentum,
-            affine,
-            track_running_stats,
-            process_group,
-            device,
-            dtype,
-            {"running_var": (num_features,), "running_covariance": (num_features, num_features)},
-        )
         self.energy = _DEFAULT_ENERGY if energy is None and rank is None else energy
         self.rank = rank
-        self.gradient = gradient
-        self.solver = solver
+        self.gradient = for_denoising(who, gradient, solver)
+        self.solver: EigenSolver = solver
 
     @property
     def keeps_all(self) -> bool:
@@ -82,13 +71,13 @@ class _PCADenoise(BatchStatistics):
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
         return projector(covariance, rank=self.rank, energy=self.energy, gradient=self.gradient, solver=self.solver)
 
-    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
         covariance = covariance_of(scatter, samples)  # (1, C, C)
-        inverse = (_variance(covariance) + self.eps).rsqrt()  # 1/sigma, (1, C)
+        unbiased = covariance_of(scatter.diagonal(dim1=-2, dim2=-1), samples, 1.0)  # as torch.nn.BatchNorm's
+        inverse = (covariance.diagonal(dim1=-2, dim2=-1) + self.eps).rsqrt()  # 1/sigma, (1, C)
         standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
         A = inverse if self.keeps_all else self.projector(standardised) * inverse.unsqueeze(-2)
-        unbiased = covariance_of(_variance(scatter), samples, 1.0)  # as torch.nn.BatchNorm's
-        return A, standardised, {"running_var": unbiased, "running_covariance": standardised}
+        return BatchMap(A, standardised, {"running_var": unbiased, "running_covariance": standardised})
 
     def from_running(self, dtype: torch.dtype) -> Tensor:
         assert self.running_var is not None
@@ -111,10 +100,6 @@ class _PCADenoise(BatchStatistics):
         return f"{super().extra_repr()}, {part}, gradient={self.gradient}, solver={self.solver}"
 
 
-def _variance(covariance: Tensor) -> Tensor:
-    return covariance.diagonal(dim1=-2, dim2=-1)
-
-
 class PCADenoise2d(_PCADenoise):
     """Batch normalisation that keeps only the leading principal components of its standardised input.
 
@@ -126,10 +111,10 @@ class PCADenoise2d(_PCADenoise):
 
     Args:
         num_features: channels C of the input (N, C, H, W).
-        energy: part of the sum of eigenvalues to keep, in (0, 1]; 0.99 if neither it nor rank is given.
-        rank: how many components to keep.
         eps: added to the variances.
         momentum, affine, track_running_stats: as in torch.nn.BatchNorm2d.
+        energy: part of the sum of eigenvalues to keep, in (0, 1]; 0.99 if neither it nor rank is given.
+        rank: how many components to keep.
         gradient: the rule for the gap at the cut; None is `Lorentzian()`, or the solver's own where it brings one.
         solver: an eigensolver or `PowerDeflation`.
         process_group: merge the statistics of training over its ranks, exactly; None is this process alone.

@@ -6,15 +6,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.eigh import AUTO, Gradient, require_rule, require_solver
-from spectralgrad.linalg.newton import NewtonSchulz
+from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.rules import PowerIteration
-from spectralgrad.linalg.solvers import PowerDeflation
-from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_finite
+from spectralgrad.validation import is_whole, require_flag, require_number, require_one_of, require_part
 
-from .powers import AnyRoot, centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, working_dtype
+from .maps import color_samples, map_samples
+from .powers import centred, covariance, covariance_power, inverse_root, nonzero_max, power_of
 
 __all__ = ["color_transfer", "covariance_pool", "whiten_color"]
 
@@ -22,19 +20,17 @@ Normalize = Literal["frobenius"]
 Output = Literal["triangle", "matrix", "features"]
 Per = Literal["sample", "batch"]
 
-_OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
-
 
 def covariance_pool(
     x: Tensor,
     *,
+    eps: float = 0.0,
     power: float = 0.5,
     normalize: Normalize | None = None,
     output: Output = "triangle",
-    gradient: Gradient | None = None,
-    solver: AnyRoot = AUTO,
-    eps: float = 0.0,
     isometric: bool = False,
+    gradient: Gradient | None = None,
+    solver: RootSolver = AUTO,
 ) -> Tensor:
     """The covariance of the channels over the positions of each map, raised to a power (PAMI Alg. 3, ECCV22 eq. 44).
 
@@ -46,13 +42,13 @@ def covariance_pool(
 
     Args:
         x: (*B, C, H, W), real; bf16 and fp16 are computed in float32.
+        eps: a shift of the diagonal. Not needed: singular covariances are the normal case.
         power: the exponent, above 0.
         normalize: "frobenius" or None.
         output: "triangle", the upper one row by row: S_11, S_12, ..., S_1C, S_22, ...; "matrix"; or "features", S X.
+        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
         gradient: a rule; None or `Exact()` for the exact gradient. Other rules go through eigenvectors as the papers do.
         solver: an eigensolver; with power 1/2 also `NewtonSchulz`, which `Auto()` is on GPUs with fast float64.
-        eps: a shift of the diagonal. Not needed: singular covariances are the normal case.
-        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
 
     Returns:
         (*B, C (C + 1) / 2), (*B, C, C) or (*B, C, H, W), in the dtype of ``x``.
@@ -69,18 +65,9 @@ def covariance_pool(
     tensor([0.3600, 0.4800, 0.6400])
     """
     who = "covariance_pool"
-    require_pool_options(who, power, normalize, output, gradient, solver, eps, isometric)
-    X, _ = centred(_as_samples(who, x, "x", any_batch=True))  # (*B, C, n)
-    S = covariance_power(X, power, eps, gradient, solver)
-    if normalize is not None:
-        S = _unit_norm(S)
-    if output == "features":
-        S = matmul(S, X).unflatten(-1, x.shape[-2:])
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-            S = S.contiguous(memory_format=torch.channels_last)
-    elif output == "triangle":
-        S = _triangle(S, isometric)
-    return S.to(x.dtype)
+    require_pool_options(who, eps, power, normalize, output, isometric, gradient, solver)
+    X = map_samples(who, x, "x", any_batch=True)
+    return pooled(x, X, eps, power, normalize, output, isometric, gradient, solver)
 
 
 def whiten_color(
@@ -92,7 +79,7 @@ def whiten_color(
     alpha: float = 1.0,
     per: Per = "sample",
     gradient: Gradient | None = None,
-    solver: AnyRoot = AUTO,
+    solver: RootSolver = AUTO,
 ) -> Tensor:
     """Content with the mean and covariance of a style, by whitening and colouring (PAMI 5.3.1, eq. 30-33).
 
@@ -126,7 +113,7 @@ def whiten_color(
     """
     who = "whiten_color"
     require_color_options(who, group_size, eps, alpha, per, gradient, solver)
-    X, Y = _as_samples(who, content, "content"), _as_samples(who, style, "style")
+    X, Y = map_samples(who, content, "content"), map_samples(who, style, "style")
     _require_match(who, X, Y, ("content", "style"), group_size, per)
     y = _transfer(X, Y, group_size, eps, alpha, per, gradient, solver)
     return y.reshape_as(content).to(content.dtype)
@@ -159,10 +146,10 @@ def color_transfer(
     tensor([1., 0., 0.])
     """
     who = "color_transfer"
-    _require_part(who, "strength", strength)
-    _require_bool(who, "clip", clip)
-    _require_eps(who, eps)
-    X, Y = _as_colors(who, image, "image", clip), _as_colors(who, reference, "reference", clip)
+    require_part(who, "strength", strength)
+    require_flag(who, "clip", clip)
+    require_number(who, "eps", eps, least=0)
+    X, Y = color_samples(who, image, "image", clip), color_samples(who, reference, "reference", clip)
     if image.dtype == torch.uint8 and not clip:
         raise OptionError(f"`{who}`: clip=False needs a floating-point image, got torch.uint8. Pass image / 255.")
     _require_match(who, X, Y, ("image", "reference"), None, "sample")
@@ -172,6 +159,31 @@ def color_transfer(
 
 
 # The parts of the public functions.
+
+
+def pooled(
+    x: Tensor,
+    X: Tensor,
+    eps: float,
+    power: float,
+    normalize: Normalize | None,
+    output: Output,
+    isometric: bool,
+    gradient: Gradient | None,
+    solver: RootSolver,
+) -> Tensor:
+    """`covariance_pool` of maps ``x`` that are X (*B, C, n) as samples; nothing is checked."""
+    X, _ = centred(X)
+    S = covariance_power(X, power, eps, gradient, solver)
+    if normalize is not None:
+        S = _unit_norm(S)
+    if output == "features":
+        S = matmul(S, X).unflatten(-1, x.shape[-2:])
+        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+            S = S.contiguous(memory_format=torch.channels_last)
+    elif output == "triangle":
+        S = _triangle(S, isometric)
+    return S.to(x.dtype)
 
 
 def _unit_norm(S: Tensor) -> Tensor:
@@ -197,10 +209,10 @@ def _transfer(
     alpha: float,
     per: Per,
     gradient: Gradient | None,
-    solver: AnyRoot,
+    solver: RootSolver,
 ) -> Tensor:
     """`whiten_color` for samples X (N, C, n) and Y (N', C, n')."""
-    dtype = working_dtype(torch.promote_types(X.dtype, Y.dtype), solver)
+    dtype = covariance_dtype(torch.promote_types(X.dtype, Y.dtype), solver)
     X, Y = X.to(dtype), Y.to(dtype)
     size = X.shape[1] if group_size is None else group_size
     content, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n)
@@ -219,33 +231,25 @@ def _grouped(X: Tensor, size: int, per: Per) -> tuple[Tensor, Tensor]:
     return centred(X.unflatten(-2, (X.shape[-2] // size, size)))
 
 
-# The public door.
-
-
 def require_pool_options(
     who: str,
+    eps: float,
     power: float,
     normalize: Normalize | None,
     output: Output,
-    gradient: Gradient | None,
-    solver: AnyRoot,
-    eps: float,
     isometric: bool,
+    gradient: Gradient | None,
+    solver: RootSolver,
 ) -> None:
     """What covariance pooling asks of its options."""
-    if not is_number(power) or power <= 0:
-        raise OptionError(f"`{who}`: power must be a finite number > 0, got {power!r}. The papers take 0.5.")
-    if normalize not in (None, "frobenius"):
-        raise OptionError(f'`{who}`: normalize must be "frobenius" (PAMI eq. 29) or None, got {normalize!r}.')
-    if output not in ("triangle", "matrix", "features"):
-        raise OptionError(f'`{who}`: output must be "triangle", "matrix" or "features", got {output!r}.')
-    _require_bool(who, "isometric", isometric)
+    require_number(who, "eps", eps, least=0)
+    require_number(who, "power", power, above=0, hint=" The papers take 0.5.")
+    require_one_of(who, "normalize", normalize, ("frobenius", None))
+    require_one_of(who, "output", output, ("triangle", "matrix", "features"))
+    require_flag(who, "isometric", isometric)
     if isometric and output != "triangle":
         raise OptionError(f'`{who}`: isometric=True scales the triangle; leave it out with output="{output}".')
-    _require_eps(who, eps)
-    _require_solver(who, gradient, solver)
-    if isinstance(solver, NewtonSchulz) and power != 0.5:
-        raise OptionError(f"`{who}`: NewtonSchulz computes square roots only, got power={power}; take another solver.")
+    require_root_options(who, gradient, solver, power)
 
 
 def require_color_options(
@@ -255,59 +259,15 @@ def require_color_options(
     alpha: float,
     per: Per,
     gradient: Gradient | None,
-    solver: AnyRoot,
+    solver: RootSolver,
 ) -> None:
     """What whitening and colouring asks of its options."""
     if group_size is not None and not is_whole(group_size):
         raise OptionError(f"`{who}`: group_size must be a whole number >= 1, or None for all channels, got {group_size!r}.")
-    _require_eps(who, eps)
-    _require_part(who, "alpha", alpha)
-    if per not in ("sample", "batch"):
-        raise OptionError(f'`{who}`: per must be "sample" or "batch", got {per!r}.')
-    _require_solver(who, gradient, solver)
-
-
-def require_maps(who: str, x: Tensor, name: str, any_batch: bool = False) -> None:
-    """Raise unless ``x`` is a real, finite batch of maps (N, C, H, W), or (*B, C, H, W), with channels and positions."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
-    if (x.ndim < 3 if any_batch else x.ndim != 4) or 0 in x.shape[-3:]:
-        shape = "(*batch, C, H, W)" if any_batch else "(N, C, H, W)"
-        raise ShapeError(
-            f"`{who}`: `{name}` must have shape {shape} with at least one channel and one position, got {tuple(x.shape)}."
-        )
-    _require_finite(who, x, name)
-
-
-def _as_samples(who: str, x: Tensor, name: str, any_batch: bool = False) -> Tensor:
-    """Maps (*B, C, H, W) as samples (*B, C, H W), at least in float32."""
-    require_maps(who, x, name, any_batch)
-    return x.to(torch.promote_types(x.dtype, torch.float32)).flatten(-2)
-
-
-def _as_colors(who: str, x: Tensor, name: str, clip: bool) -> Tensor:
-    """Images (3, H, W) or (N, 3, H, W) as samples (N, 3, H W) in [0, 1]."""
-    if not isinstance(x, Tensor) or not (x.dtype.is_floating_point or x.dtype == torch.uint8):
-        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"`{who}`: `{name}` must be a floating-point tensor in [0, 1] or uint8, got {came}.")
-    if x.ndim not in (3, 4) or x.shape[-3] not in (1, 3) or 0 in x.shape[-2:]:
-        raise ShapeError(
-            f"`{who}`: `{name}` must have shape (C, H, W) or (N, C, H, W) with 1 or 3 channels and at least one pixel, got "
-            f"{tuple(x.shape)}. Move channels that come last with movedim(-1, -3); leave out an alpha channel."
-        )
-    samples = x.reshape(-1, *x.shape[-3:]).flatten(-2)
-    if x.dtype == torch.uint8:
-        return samples.to(torch.float32) / 255
-    _require_finite(who, x, name)
-    if clip and _may_look(x) and x.numel():
-        low, high = (float(bound) for bound in x.detach().aminmax())
-        if low < -_OVERSHOOT or high > 1 + _OVERSHOOT:
-            raise OptionError(
-                f"`{who}`: `{name}` must lie in [0, 1], got {low:.4g} to {high:.4g}. Divide 0..255 by 255, pass uint8, or "
-                "pass clip=False to have no range."
-            )
-    return samples.to(torch.promote_types(x.dtype, torch.float32))
+    require_number(who, "eps", eps, least=0)
+    require_part(who, "alpha", alpha)
+    require_one_of(who, "per", per, ("sample", "batch"))
+    require_root_options(who, gradient, solver)
 
 
 def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group_size: int | None, per: Per) -> None:
@@ -322,37 +282,3 @@ def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group
         raise ShapeError(f"`{who}`: `{style}` must have one sample, or one for each of `{content}`, {shapes}")
     if per == "batch" and Y.shape[0] == 0 and X.shape[0] > 0:
         raise ShapeError(f"`{who}`: `{style}` must have at least one sample, {shapes}")
-
-
-def _may_look(x: Tensor) -> bool:
-    return checking(x) and not is_transformed(x)
-
-
-def _require_finite(who: str, x: Tensor, name: str) -> None:
-    if _may_look(x):
-        require_finite(who, x.detach(), name)
-
-
-def _require_bool(who: str, name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise OptionError(f"`{who}`: {name} must be True or False, got {value!r}.")
-
-
-def _require_eps(who: str, eps: float) -> None:
-    if not is_number(eps) or eps < 0:
-        raise OptionError(f"`{who}`: eps must be a finite number >= 0, got {eps!r}.")
-
-
-def _require_part(who: str, name: str, part: float) -> None:
-    if not is_number(part) or not 0 <= part <= 1:
-        raise OptionError(f"`{who}`: {name} must be a number in [0, 1], got {part!r}.")
-
-
-def _require_solver(who: str, gradient: Gradient | None, solver: AnyRoot) -> None:
-    if isinstance(solver, NewtonSchulz | PowerDeflation):
-        if gradient is not None:
-            raise OptionError(f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}.")
-        return
-    require_solver(who, solver)
-    if not (gradient is None or isinstance(gradient, PowerIteration)):
-        require_rule(who, gradient)

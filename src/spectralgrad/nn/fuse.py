@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectralgrad.errors import OptionError
 
-from .statistics import BatchStatistics
+from .base import BatchStatistics
 
 __all__ = ["fuse"]
 

@@ -5,11 +5,12 @@ from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.errors import OptionError, ShapeError
-from spectralgrad.linalg.eigh import AUTO, Gradient
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver
 from spectralgrad.validation import is_whole
 
-from .functional import Normalize, Output, covariance_pool, require_maps, require_pool_options
-from .powers import AnyRoot, centred, covariance
+from .functional import Normalize, Output, pooled, require_pool_options
+from .maps import as_columns, require_finite_map, require_maps
+from .powers import centred, covariance
 
 __all__ = ["CovariancePool2d"]
 
@@ -27,14 +28,14 @@ class CovariancePool2d(Module):
     Args:
         in_channels: channels of the input (N, in_channels, H, W).
         reduced: a 1 x 1 convolution, batch normalisation and ReLU bring the channels to so many first; None for none.
+        eps: a shift of the covariance's diagonal.
         power: the exponent, above 0.
         normalize: "frobenius", or None.
         output: "triangle", the upper one row by row; "matrix"; or "features", S X (Alg. 3).
+        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
         gradient: a rule; None or `Exact()` for the exact gradient.
         solver: an eigensolver; with power 1/2 also `NewtonSchulz`, matrix products only, which `Auto()` is on GPUs with
             fast float64.
-        eps: a shift of the covariance's diagonal.
-        isometric: off-diagonal entries of the triangle times 2^(1/2), so that its norm is |S|_F.
         device, dtype: of the reduction's parameters.
 
     Attributes:
@@ -54,14 +55,15 @@ class CovariancePool2d(Module):
     def __init__(
         self,
         in_channels: int,
+        *,
         reduced: int | None = 256,
+        eps: float = 0.0,
         power: float = 0.5,
         normalize: Normalize | None = None,
         output: Output = "triangle",
-        gradient: Gradient | None = None,
-        solver: AnyRoot = AUTO,
-        eps: float = 0.0,
         isometric: bool = False,
+        gradient: Gradient | None = None,
+        solver: RootSolver = AUTO,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -70,7 +72,7 @@ class CovariancePool2d(Module):
             raise OptionError(f"`{who}`: in_channels must be a whole number >= 1, got {in_channels!r}.")
         if reduced is not None and not is_whole(reduced):
             raise OptionError(f"`{who}`: reduced must be a whole number >= 1, or None for no reduction, got {reduced!r}.")
-        require_pool_options(who, power, normalize, output, gradient, solver, eps, isometric)
+        require_pool_options(who, eps, power, normalize, output, isometric, gradient, solver)
         super().__init__()
         self.in_channels = in_channels
         self.reduced = reduced
@@ -102,20 +104,15 @@ class CovariancePool2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         self._require_input(input)
-        x = input if self.reduce is None else self.reduce(input)
+        x = input
+        if self.reduce is not None:
+            x = self.reduce(input)
+            require_finite_map(type(self).__name__, x, "the reduced input")
+        X = as_columns(x)
         if self.training and self.monitored:
-            wide = x.detach().to(torch.promote_types(x.dtype, torch.float32))
-            self.last_covariance = covariance(centred(wide.flatten(-2))[0])
-        return covariance_pool(
-            x,
-            power=self.power,
-            normalize=self.normalize,
-            output=self.output,
-            gradient=self.gradient,
-            solver=self.solver,
-            eps=self.eps,
-            isometric=self.isometric,
-        )
+            self.last_covariance = covariance(centred(X.detach())[0])
+        options = (self.eps, self.power, self.normalize, self.output, self.isometric, self.gradient, self.solver)
+        return pooled(x, X, *options)
 
     def _require_input(self, input: Tensor) -> None:
         """All that can be wrong, before batch normalisation counts the batch."""

@@ -5,18 +5,14 @@ import math
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.eigh import Gradient
-from spectralgrad.linalg.functions import AnySolver, inv_sqrtm, powm, sqrtm
-from spectralgrad.linalg.iteration import product_dtype
-from spectralgrad.linalg.newton import NewtonSchulz, newton_root
+from spectralgrad.linalg.choices import Gradient, RootSolver, by_products, covariance_dtype, for_covariance_root, is_exact
+from spectralgrad.linalg.functions import inv_sqrtm, powm, sqrtm
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.rules import Exact
-from spectralgrad.linalg.solvers import Auto, PowerDeflation
+from spectralgrad.linalg.products import NewtonSchulz
+from spectralgrad.linalg.products.roots import newton_root
 from spectralgrad.validation import asymmetry_tolerance
 
-AnyRoot = AnySolver | NewtonSchulz
-
-_ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/domains.py
+_ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/scalars.py
 _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
 
 
@@ -55,15 +51,16 @@ def nonzero_max(X: Tensor) -> Tensor:
 # Powers of covariances.
 
 
-def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """(X X^T / n + eps I)^power (*B, C, C) of centred X (*B, C, n), in the dtype of X."""
     dtype, (channels, n) = X.dtype, X.shape[-2:]
     if power == 1:
         return covariance(X, eps)
-    exact = not isinstance(solver, PowerDeflation) and (gradient is None or isinstance(gradient, Exact))
-    if exact and power == 0.5 and isinstance(solver, Auto) and products_win(X):
-        gradient, solver = None, NewtonSchulz()
-    X = X.to(working_dtype(X.dtype, solver))
+    exact = is_exact(gradient, solver)
+    chosen = for_covariance_root(X, power, gradient, solver)
+    if chosen is not solver:
+        gradient, solver = None, chosen
+    X = X.to(covariance_dtype(X.dtype, solver))
     if eps or not exact:
         return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
@@ -74,11 +71,6 @@ def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | N
     return (S * (scale / math.sqrt(n)) ** (2 * power)).to(dtype)
 
 
-def products_win(X: Tensor) -> bool:
-    """Whether the root of a covariance is faster by matrix products than by eigenvectors: on a GPU with fast float64."""
-    return X.device.type == "cuda" and product_dtype(X) == torch.float64
-
-
 def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
     """X / |X|_F (*B, C, n) and that norm (*B, 1, 1), a constant for autograd; 1 where X is zero."""
     largest = nonzero_max(X)
@@ -87,7 +79,7 @@ def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
     return X / scale, scale
 
 
-def _gram_power(X: Tensor, power: float, solver: AnyRoot, dtype: torch.dtype) -> Tensor:
+def _gram_power(X: Tensor, power: float, solver: RootSolver, dtype: torch.dtype) -> Tensor:
     """(X X^T)^power (*B, C, C) through X^T X: a 7 x 7 map of 256 channels decomposes 49 x 49. |X|_F = 1.
 
     From the SVD of X, (X X^T)^power = X (X^T X)^(power - 1) X^T. What the negative power does to the null space of the
@@ -96,12 +88,12 @@ def _gram_power(X: Tensor, power: float, solver: AnyRoot, dtype: torch.dtype) ->
     """
     n = X.shape[-1]
     K = hermitian_part(matmul(X.mT, X))  # (*B, n, n), of trace 1
-    if isinstance(solver, NewtonSchulz) and solver.steps is None:
-        K = _shifted_inverse_root(K + 1 / n**2, solver, dtype)
-    elif isinstance(solver, NewtonSchulz):  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
-        K = inv_sqrtm(K, solver=solver)
-    else:
+    if solver.has_eigenvalues:
         K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
+    elif (newton := by_products(solver)).steps is None:
+        K = _shifted_inverse_root(K + 1 / n**2, newton, dtype)
+    else:  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
+        K = inv_sqrtm(K, solver=newton)
     return hermitian_part(matmul(matmul(X, K), X.mT))
 
 
@@ -112,21 +104,22 @@ def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype) -
     return newton_root("covariance_pool", A, True, solver, asymmetry_tolerance(A), lower=_NEWTON_SHIFT, eps=eps)
 
 
-def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """M^power of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it, as in PAMI Alg. 3.
 
     The products of Newton-Schulz cannot tell a zero eigenvalue from rounding. Its root is therefore taken as
     A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
     """
-    if not isinstance(solver, NewtonSchulz):
+    if solver.has_eigenvalues:
         return hermitian_part(powm(M, power, gradient=gradient, solver=solver, floor=eps or None))
-    if solver.steps is not None:
+    newton = by_products(solver)
+    if newton.steps is not None:
         scale = nonzero_max(M)
-        return hermitian_part(sqrtm(M / scale, solver=solver)) * scale.sqrt()
+        return hermitian_part(sqrtm(M / scale, solver=newton)) * scale.sqrt()
     scale = _nonzero_trace(M)
     A = M / scale
     # To full accuracy, whatever the map's is: in the gradient two terms of size shift^(-1/2) cancel in the null space.
-    root = matmul(A, _shifted_inverse_root(A, solver, M.dtype))
+    root = matmul(A, _shifted_inverse_root(A, newton, M.dtype))
     return hermitian_part(root) * scale.sqrt()
 
 
@@ -137,18 +130,7 @@ def _nonzero_trace(M: Tensor) -> Tensor:
     return largest * torch.where(trace > 0, trace, 1)
 
 
-def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: AnyRoot) -> Tensor:
+def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it."""
-    floor = None if isinstance(solver, NewtonSchulz) else eps or None
+    floor = (eps or None) if solver.has_eigenvalues else None
     return inv_sqrtm(M, gradient=gradient, solver=solver, floor=floor)
-
-
-def working_dtype(dtype: torch.dtype, solver: AnyRoot) -> torch.dtype:
-    """What covariances are taken in. Newton-Schulz to convergence needs singular ones to be so to more than float32's
-    rounding; the baseline of a few steps reaches no small eigenvalue anyway."""
-    return torch.float64 if _converges(solver) else dtype
-
-
-def _converges(solver: AnyRoot) -> bool:
-    """Whether it is Newton-Schulz to convergence, not the baseline of a few steps."""
-    return isinstance(solver, NewtonSchulz) and solver.steps is None

@@ -116,7 +116,7 @@ def pool_of(options: Options, channels: int, normalize: Literal["frobenius"] | N
     """The covariance pooling of a trial, over maps of so many channels; ``d`` of them after the reduction, or 256."""
     require_options(options)
     reduced = 256 if options.d is None else options.d
-    return CovariancePool2d(channels, reduced, normalize=normalize, eps=options.eps, **differentiation(options))
+    return CovariancePool2d(channels, reduced=reduced, normalize=normalize, eps=options.eps, **differentiation(options))
 
 
 def require_options(options: Options) -> None:

@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
-from spectralgrad.nn.statistics import BatchStatistics
+from spectralgrad.nn.base import BatchStatistics
 from spectralgrad_lab.models.build import pre_svd
 from spectralgrad_lab.models.layers import LAYERS, METHODS, norm_of
 from spectralgrad_lab.records.trial import Trial

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from spectralgrad.kernels.graphs import Replayed
+from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.covariance import Moments, merge_moments, moments
-from spectralgrad.linalg.eigh import AUTO
 from spectralgrad.linalg.functions import inv_sqrtm
-from spectralgrad.linalg.newton import NewtonSchulz
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
+from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.nn.powers import power_of
 
 __all__ = ["Coloring", "Matching", "gathered", "matching", "relative_eps"]

@@ -1,11 +1,10 @@
-"""Eigenvalues -> coefficients K."""
+"""Eigenvalues -> coefficients K, one rule a file."""
 
 from .analytic import Analytic
 from .base import Rule
 from .clip import Clip
 from .exact import Exact
 from .lorentzian import Lorentzian
-from .power_iteration import PowerIteration
 from .taylor import Taylor
 
-__all__ = ["Analytic", "Clip", "Exact", "Lorentzian", "PowerIteration", "Rule", "Taylor"]
+__all__ = ["Analytic", "Clip", "Exact", "Lorentzian", "Rule", "Taylor"]

@@ -1,11 +1,9 @@
-"""Matrix -> eigenpairs, forward only."""
+"""Matrix -> eigenpairs, forward only. `choices.Auto` picks among them; fallback.py is the way to all of them."""
 
-from .auto import Auto
-from .base import Solver
+from .base import Solver, compilable
 from .fallback import decompose, decompose_svd
 from .jacobi import Jacobi
 from .lapack import Lapack
-from .power import PowerDeflation
 from .svd import SVD
 
-__all__ = ["SVD", "Auto", "Jacobi", "Lapack", "PowerDeflation", "Solver", "decompose", "decompose_svd"]
+__all__ = ["SVD", "Jacobi", "Lapack", "Solver", "compilable", "decompose", "decompose_svd"]

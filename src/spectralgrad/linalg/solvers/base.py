@@ -1,6 +1,7 @@
 """What a solver is."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ class Solver(ABC):
     non-finite values; the fallback chain deals with both.
     """
 
+    has_eigenvalues: ClassVar[bool] = True  # that a function can be clamped by
+
     @abstractmethod
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Decompose; ``H`` is finite and Hermitian, with n >= 1 and at least one matrix."""
@@ -22,10 +25,7 @@ class Solver(ABC):
         return self
 
     def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Eigenpairs, if ``M`` is Hermitian to the last bit and they are finite; None leaves the checks to the caller.
-
-        For solvers that can look at a share of a batch while it is in the cache, in the thread that solves it.
-        """
+        """Eigenpairs, if ``M`` is Hermitian to the last bit and they are finite; None leaves solving to the caller."""
         return None
 
     def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
@@ -34,6 +34,16 @@ class Solver(ABC):
         ``start`` is a guess of the eigenvectors (*B, n, n).
         """
         return None
+
+
+COMPILABLE: dict[str, type[Solver]] = {}  # by name: under torch.compile a solver travels as its name and its options
+_Kind = TypeVar("_Kind", bound=type[Solver])
+
+
+def compilable(kind: _Kind) -> _Kind:
+    """Let a solver, a dataclass of whole numbers, be used under torch.compile."""
+    COMPILABLE[kind.__name__] = kind
+    return kind
 
 
 def binary_scale(H: Tensor) -> Tensor:

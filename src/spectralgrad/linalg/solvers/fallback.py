@@ -17,14 +17,10 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import require_finite, require_hermitian
 
 from ..precision import WIDE, hermitian_part
-from .auto import Auto
-from .base import Solver
-from .jacobi import Jacobi
+from .base import COMPILABLE, Solver
 from .lapack import Lapack
-from .svd import SVD
 
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
-_SOLVERS: dict[str, type[Solver]] = {kind.__name__: kind for kind in (Auto, Jacobi, Lapack, SVD)}
 Factors = tuple[Tensor, ...]
 
 
@@ -45,9 +41,9 @@ def decompose(
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
     chosen = solver.choose(M)
     if tolerance is not None:
-        if (pairs := chosen.solve_if_hermitian(M)) is not None:
+        if (pairs := chosen.solve_if_hermitian(M)) is not None:  # as most are
             return pairs
-        if torch.equal(M, M.mH):  # Hermitian to the last bit, as most are; NaN is not equal, and `_rescue` finds Inf
+        if torch.equal(M, M.mH):  # NaN is not equal, and `_rescue` finds Inf
             return _solve(who, M, chosen.solve)  # type: ignore[return-value]
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
@@ -66,10 +62,18 @@ def _decompose_fake(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor,
 
 @opaque("decompose(Tensor M, str solver, int[] options) -> (Tensor, Tensor)", _decompose_fake)
 def _decompose_compiled(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
-    if solver not in _SOLVERS:
-        raise OptionError(f"under torch.compile the solver must be one of {', '.join(_SOLVERS)}, got {solver}.")
-    w, V = decompose("decompose", M, _SOLVERS[solver](*options), None)
+    if solver not in COMPILABLE:
+        raise OptionError(f"under torch.compile the solver must be one of {', '.join(sorted(COMPILABLE))}, got {solver}.")
+    w, V = decompose("decompose", M, COMPILABLE[solver](*options), None)
     return w, V.contiguous()
+
+
+def decompose_svd(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduced singular value decomposition of ``A`` (*B, m, n) through the same chain."""
+    if torch.compiler.is_compiling():
+        return _decompose_svd_compiled(who, A, check)
+    U, S, Vh = _checked_svd(who, A, check)
+    return U.contiguous(), S, Vh.contiguous()
 
 
 def _decompose_svd_fake(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -79,17 +83,16 @@ def _decompose_svd_fake(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tenso
 
 
 @opaque("decompose_svd(str who, Tensor A, bool check) -> (Tensor, Tensor, Tensor)", _decompose_svd_fake)
-def decompose_svd(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Reduced singular value decomposition of ``A`` (*B, m, n) through the same chain."""
-    U, S, Vh = _checked_svd(who, A, check)
-    return U.contiguous(), S, Vh.contiguous()
+def _decompose_svd_compiled(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    return decompose_svd(who, A, check)
 
 
 def _checked_svd(who: str, A: Tensor, check: bool) -> Factors:
     if A.numel() == 0:
         return _svd(A)
     if check:
-        require_finite(who, A, "A")
+        if A.device.type != "cpu":  # there `_solve` does not look, and here LAPACK's failure leads to the same words
+            require_finite(who, A, "A")
         return _solve(who, A, _svd)
     broken = _broken(A)
     U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Solver, binary_scale
+from .base import Solver, binary_scale, compilable
 
 
+@compilable
 @dataclass(frozen=True)
 class SVD(Solver):
     """`torch.linalg.svd` of a positive semi-definite matrix: the papers' forward pass.

@@ -18,8 +18,7 @@ from torch import Tensor
 from . import team
 
 _CHUNKS_PER_WORKER = 4  # small shares even out threads that the system slows down
-_SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
-_WORTHWHILE_SECONDS = 1e-3  # handing work over costs a tenth of it
+WORTHWHILE_SECONDS = 1e-3  # handing work over costs a tenth of it
 _WORTHWHILE_SECONDS_IN_POOL = 6e-3  # torch's own idle threads still spin for a while and take a core
 
 _lock = threading.Lock()
@@ -62,14 +61,9 @@ def _run_in_pool(work: Callable[[], None], workers: int) -> None:
         raise errors[0]
 
 
-def worth_spreading(H: Tensor) -> bool:
-    """Whether ``H`` (*B, n, n) is a CPU batch large enough to gain from several threads."""
-    if H.device.type != "cpu" or H.ndim < 3 or torch.get_num_threads() == 1:
-        return False
-    n = H.shape[-1]
-    batch = H.numel() // (n * n)
-    least = _WORTHWHILE_SECONDS if team.is_available() else _WORTHWHILE_SECONDS_IN_POOL
-    return batch > 1 and batch * _SECONDS_AT_16 * (n / 16) ** 1.85 > least
+def may_spread(seconds: float) -> bool:
+    """Whether there are threads that gain from sharing so much work of one core, which is above WORTHWHILE_SECONDS."""
+    return torch.get_num_threads() > 1 and (team.is_available() or seconds > _WORTHWHILE_SECONDS_IN_POOL)
 
 
 def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], bool], H: Tensor) -> tuple[Tensor, Tensor, bool]:

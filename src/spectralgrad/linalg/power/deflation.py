@@ -1,6 +1,7 @@
 """Power iteration with deflation from a random start: the papers' «PI»."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -31,6 +32,8 @@ class PowerDeflation:
     >>> w
     tensor([1., 2., 4.])
     """
+
+    has_eigenvalues: ClassVar[bool] = True
 
     steps: int
     generator: torch.Generator | None = None

@@ -7,9 +7,9 @@ from torch import Tensor
 
 from spectralgrad.kernels.ops import opaque
 
-from .iteration import even_part, fused, host_may_look, row_sums
+from ..precision import matmul
+from .iteration import even_part, host_may_look, multiply_add, row_sums
 from .minimax import sign_schedule
-from .precision import matmul
 
 _EXCESS = 2.5  # how much a norm may exceed the largest eigenvalue of what `lyapunov` solves with
 _NEUMANN = 0.05  # distance from 1 at which `lyapunov` changes from sign steps to a series
@@ -52,16 +52,16 @@ def lyapunov(Y: Tensor, Z: Tensor, E: Tensor, lower: float, accuracy: float, ske
         T = even_part(B2, step.coefficients)
         D = matmul(B, C)
         D = torch.sub(D, D.mH, alpha=s)
-        dT = fused(D, B2, D, b / 2, c)  # half of b D + c (B^2 D + D B^2)
+        dT = multiply_add(D, B2, D, b / 2, c)  # half of b D + c (B^2 D + D B^2)
         dT = torch.sub(dT, dT.mH, alpha=s)
-        C = fused(matmul(C, T), B, dT, 1, 1)
+        C = multiply_add(matmul(C, T), B, dT, 1, 1)
         B = matmul(B, T)
     d = B
     d.diagonal(dim1=-2, dim2=-1).sub_(1)
     left = C / 4
     X = torch.add(left, left.mH, alpha=s)
     for _ in range(_terms(steps[-1].after, accuracy)):
-        X = fused(left, d, X, 1, -0.5)
+        X = multiply_add(left, d, X, 1, -0.5)
         X = torch.add(X, X.mH, alpha=s)
     return X.contiguous()
 

@@ -1,4 +1,4 @@
-"""The layers' single-node path: on the CPU it is forced, with the kernels' twins; it agrees with the plain composition."""
+"""The layers' routes: one node, on the CPU with the kernels' twins, agrees with the plain composition."""
 
 import copy
 import gc
@@ -17,11 +17,12 @@ from torch.utils.checkpoint import checkpoint
 import spectralgrad as sg
 from spectralgrad.errors import NonFiniteError, ShapeError
 from spectralgrad.kernels import tiles
-from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, fused, statistics
-from spectralgrad.nn.statistics import BatchStatistics
+from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, nodes, route
+from spectralgrad.nn.base import BatchStatistics
 from support import cases
 from support.features import Make, images
 from support.layers import EVERY, each_layer, each_mode, trained
+from support.routes import one_node, plain, take
 from support.triton_kernels import in_interpreter, run_in_interpreter, starts_interpreter
 
 RULES: dict[str, Make] = {
@@ -37,7 +38,7 @@ RULES: dict[str, Make] = {
 
 @pytest.fixture
 def forced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused, "FORCED", True)
+    take(monkeypatch, one_node)
 
 
 @pytest.fixture
@@ -54,9 +55,9 @@ def passes(forced: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, record)
 
-    spy(statistics, "grouped_moments")
+    spy(route, "grouped_moments")
     for name in ("grouped_moments", "transform", "transform_sums", "combine"):
-        spy(fused, name)
+        spy(nodes, name)
     return seen
 
 
@@ -65,7 +66,7 @@ def results(layer: BatchStatistics, x: Tensor, is_fused: bool, monkeypatch: pyte
     layer, x = copy.deepcopy(layer), x.clone().requires_grad_()
     layer.monitored = True
     with monkeypatch.context() as patch:
-        patch.setattr(fused, "FORCED", is_fused)
+        take(patch, one_node if is_fused else plain)
         y = layer(x)
         (y * cases.random(*y.shape, seed=9).to(y)).sum().backward()
     assert (type(y.grad_fn).__name__ in ("_NormalizeBackward", "_TransformBackward")) == is_fused
@@ -180,7 +181,7 @@ def test_a_wrong_gradient_is_seen(name: str, fault: Any, forced: None, monkeypat
     layer = trained(EVERY["zca"]).train()
     layer.track_running_stats = False
     assert gradcheck(lambda x: layer(x).pow(3), images(2).requires_grad_())
-    monkeypatch.setattr(fused, name, fault(getattr(fused, name)))
+    monkeypatch.setattr(nodes, name, fault(getattr(nodes, name)))
     with pytest.raises(GradcheckError):
         gradcheck(lambda x: layer(x).pow(3), images(2).requires_grad_())
 
@@ -196,7 +197,7 @@ def test_second_derivative_of_shared_inputs(forced: None, monkeypatch: pytest.Mo
     """A weight that the input also depends on: no path is counted twice."""
     found = []
     for is_fused in (True, False):
-        monkeypatch.setattr(fused, "FORCED", is_fused)
+        take(monkeypatch, one_node if is_fused else plain)
         layer = EVERY["zca"](dtype=torch.float64)
         x = images(2) * layer.weight[:, None, None].square()
         (first,) = torch.autograd.grad(layer(x).pow(3).sum(), layer.weight, create_graph=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..precision import WIDE, is_reduced, matmul
 from .minimax import Quintic
-from .precision import WIDE, is_reduced, matmul
 
 FAST_FLOAT64 = ((8, 0), (9, 0), (10, 0))  # compute capabilities whose float64 products are as fast as float32's
 TAIL = 0.2  # distance from 1 below which residuals shrink from step to step, so that stopping can be judged by them
@@ -28,6 +28,11 @@ def product_dtype(x: Tensor) -> torch.dtype:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _fast_float64(index: int | None) -> bool:
     return torch.cuda.get_device_capability(index) in FAST_FLOAT64
+
+
+def finest(x: Tensor) -> float:
+    """The smallest distance from 1 that products in the dtype of ``x`` can be brought to."""
+    return 4 * float(torch.finfo(x.dtype).eps)
 
 
 def host_may_look(x: Tensor) -> bool:
@@ -96,7 +101,7 @@ def identity_like(x: Tensor) -> Tensor:
     return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], x.shape[-1], x.shape[-1])
 
 
-def fused(x: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+def multiply_add(x: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
     """beta x + alpha a b (*B, n, n), in one pass where the products need no conversion."""
     if x.ndim == 3 and not (x.dtype in WIDE and is_reduced(x.device.type)):
         return torch.baddbmm(x, a, b, beta=beta, alpha=alpha)
@@ -106,7 +111,7 @@ def fused(x: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
 def even_part(R: Tensor, coefficients: Quintic) -> Tensor:
     """T = a I + b R + c R^2 (*B, n, n)."""
     a, b, c = coefficients
-    T = fused(R, R, R, b, c)
+    T = multiply_add(R, R, R, b, c)
     T.diagonal(dim1=-2, dim2=-1).add_(a)
     return T
 

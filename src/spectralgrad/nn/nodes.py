@@ -6,82 +6,50 @@ s = sum g over n samples, and dS the gradient of S, which a small graph from S t
     dweight = diag(Q A^T),   dbias = s,   dx = B^T (g - s/n) + (dS + dS^T)(x - m).
 
 The mean needs no term of its own beyond s/n: S does not change with it to first order. So a training step passes twice
-over x, and twice over g and x; autograd's composition of the same takes a dozen. That composition stays for everything
-that kernels and plain nodes cannot do: torch.func, forward mode, torch.compile, and the second derivative.
+over x, and twice over g and x; autograd's composition of the same takes a dozen. That composition (statistics.py) stays
+for everything that kernels and plain nodes cannot do: torch.func, forward mode, torch.compile, and the second derivative.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
-from torch.nn import Parameter
 
 from spectralgrad.kernels import tiles, whitening
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
-from spectralgrad.linalg.calculus import call, in_transform
+from spectralgrad.linalg.calculus import call
 
-from . import composed
-
-FORCED = False  # for tests: take these nodes on the CPU too, with the kernels' twins
+from . import statistics
 
 Composition = Callable[..., Any]  # the same function of the same tensors in plain torch, for the second derivative
 
 
-def is_fusible(x: Tensor, group_size: int, dtype: torch.dtype) -> bool:
-    """Whether ``x`` may go through the nodes here: a plain tensor, in a plain forward pass, that the kernels take."""
-    if torch.compiler.is_compiling() or not (x.is_cuda or FORCED) or x.numel() == 0:
-        return False
-    if not (FORCED or (dtype == torch.float32 and tiles.fits(x, group_size))):
-        return False
-    return (
-        type(x) in (Tensor, Parameter)
-        and not in_transform()
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
-    )
-
-
 @dataclass
-class Small:
-    """The part of a step that does not see the input: scatter -> A, with its graph."""
+class ScatterMap:
+    """The part of a step that does not see the input: scatter -> A, with its gradient."""
 
     samples: int
     mean: Tensor  # (C,)
     rest: Tensor  # (C,): what rounding left in the mean
-    scatter: Tensor  # (groups, d, d), the leaf of the graph where the input needs a gradient
     A: Tensor  # (groups, d, d)
-    pullback: Callable[[Tensor], Tensor] | None = None  # dA -> dS + dS^T, where that is known without a graph
+    pullback: Callable[[Tensor], Tensor]  # dA -> dS + dS^T
 
-    def twice_dS(self, dA: Tensor) -> Tensor:
-        """dS + dS^T for the gradient of A."""
-        if self.pullback is not None:
-            return self.pullback(dA)
-        # Kept for a second backward, which only the caller knows of. The graph goes with this node.
-        (dS,) = torch.autograd.grad(self.A, self.scatter, dA, retain_graph=True)
+
+def pullback_of(A: Tensor, scatter: Tensor) -> Callable[[Tensor], Tensor]:
+    """dA -> dS + dS^T through the graph that autograd has from the leaf ``scatter`` to ``A``."""
+
+    def pullback(dA: Tensor) -> Tensor:
+        # Kept for a second backward, which only the caller knows of. The graph goes with its node.
+        (dS,) = torch.autograd.grad(A, scatter, dA, retain_graph=True)
         return (dS + dS.mT).contiguous()
 
-
-@dataclass
-class Step:
-    """A training step of whitening by kernels/whitening.py: its options, and after the forward pass what was found."""
-
-    groups: int
-    eps: float
-    running: whitening.Running | None
-    nonfinite: Tensor
-    start: Tensor | None = None
-    kept: whitening.Kept | None = None
-
-    def of_groups(self, part: tiles.Part) -> Tensor:
-        """A part of what was kept as (groups, d, d)."""
-        d = round((part.size / self.groups) ** 0.5)
-        return part.tensor().view(self.groups, d, d)
+    return pullback
 
 
 def small_graph() -> AbstractContextManager[Any]:
@@ -95,13 +63,27 @@ def small_graph() -> AbstractContextManager[Any]:
     return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
-def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, small: Small, composition: Composition) -> Tensor:
+def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, small: ScatterMap, composition: Composition) -> Tensor:
     """weight * A (x - mean) + bias, with the gradient through the statistics; ``composition(x, weight, bias)`` the same."""
     return call(_Normalize, x, weight, bias, small, composition)  # type: ignore[no-any-return]
 
 
-def whitened(x: Tensor, weight: Tensor | None, bias: Tensor | None, step: Step, composition: Composition) -> Tensor:
-    """`normalized` for ZCA with the exact gradient, kernels from end to end; ``step`` is told what it found."""
+class WhitenedStep(NamedTuple):
+    """What a training step of whitening by kernels/whitening.py found."""
+
+    y: Tensor
+    kept: whitening.Kept
+    groups: int
+    eps: float
+
+    def of_groups(self, part: tiles.Part) -> Tensor:
+        """A part of what was kept as (groups, d, d)."""
+        d = round((part.size / self.groups) ** 0.5)
+        return part.tensor().view(self.groups, d, d)
+
+
+def whitened(x: Tensor, weight: Tensor | None, bias: Tensor | None, step: WhitenedStep, composition: Composition) -> Tensor:
+    """``step.y`` as a function of x, weight and bias: `normalized` for ZCA with the exact gradient, in kernels alone."""
     return call(_Whiten, x, weight, bias, step, composition)  # type: ignore[no-any-return]
 
 
@@ -136,7 +118,7 @@ def scaled(weight: Tensor | None, A: Tensor) -> Tensor:
 class _Normalize(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, small: Small, composition: Composition
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, small: ScatterMap, composition: Composition
     ) -> Tensor:
         B = scaled(weight, small.A.detach()).contiguous()
         ctx.save_for_backward(x, weight, bias, B)
@@ -146,13 +128,13 @@ class _Normalize(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias, B = ctx.saved_tensors
-        small: Small = ctx.small
+        small: ScatterMap = ctx.small
         if torch.is_grad_enabled():
             return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
         Q, s = transform_sums(g, x, len(B), small.mean, small.rest)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            dx = combine(g, x, B, small.twice_dS(scaled(weight, Q)), small.mean, small.rest, s / small.samples)
+            dx = combine(g, x, B, small.pullback(scaled(weight, Q)), small.mean, small.rest, s / small.samples)
         if ctx.needs_input_grad[1]:
             dweight = (Q * small.A.detach()).sum(-1).flatten().to(weight.dtype)
         if ctx.needs_input_grad[2]:
@@ -163,11 +145,11 @@ class _Normalize(Function):
 class _Whiten(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, step: Step, composition: Composition
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, step: WhitenedStep, composition: Composition
     ) -> Tensor:
-        y, step.kept = whitening.forward(x, weight, bias, step.groups, step.eps, step.running, step.nonfinite, step.start)
         ctx.save_for_backward(x, weight, bias)
-        ctx.groups, ctx.eps, ctx.kept, ctx.composition = step.groups, step.eps, step.kept, composition
+        y, ctx.kept, ctx.groups, ctx.eps = step  # without y: it would hold its own node
+        ctx.composition = composition
         return y
 
     @staticmethod
@@ -192,7 +174,7 @@ class _Transform(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, B, mean, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(_composed_gradients(ctx, composed.transform, (x, B, mean, bias), (g,)))
+            return tuple(_composed_gradients(ctx, statistics.transform, (x, B, mean, bias), (g,)))
         needs = ctx.needs_input_grad
         dx = transform(g, B, None, None, None, transposed=True) if needs[0] else None
         if not any(needs[1:4]):
@@ -216,7 +198,7 @@ class _MeanAndScatter(Function):
     def backward(ctx: Any, g_mean: Tensor, g_scatter: Tensor) -> tuple[Any, ...]:
         x, mean, rest = ctx.saved_tensors
         if torch.is_grad_enabled():
-            plain = partial(composed.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
+            plain = partial(statistics.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
             return *_composed_gradients(ctx, plain, (x,), (g_mean, g_scatter)), None
         samples = x.numel() // x.shape[1]
         return transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, rest, g_mean / samples), None

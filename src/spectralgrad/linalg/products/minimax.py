@@ -34,7 +34,7 @@ _EXCHANGES = 50  # more than enough: from l = 1e-8 to 0.98 it settles in five
 _SETTLED = 1e-13
 
 
-class Step(NamedTuple):
+class SignStep(NamedTuple):
     """A quintic, and how far from 1 it may find and leave what started inside the interval."""
 
     coefficients: Quintic
@@ -62,7 +62,7 @@ def best_quintic(lower: float) -> tuple[Quintic, float]:
 
 
 @lru_cache(maxsize=256)
-def sign_schedule(lower: float, accuracy: float) -> tuple[Step, ...]:
+def sign_schedule(lower: float, accuracy: float) -> tuple[SignStep, ...]:
     """The steps that carry all of [lower, 1] to within ``accuracy`` of 1.
 
     >>> [f"{step.after:.0e}" for step in sign_schedule(0.05, 1e-15)]
@@ -70,7 +70,7 @@ def sign_schedule(lower: float, accuracy: float) -> tuple[Step, ...]:
     """
     low, high = lower, 1.0
     away = 1 - lower  # how far from 1 the interval reaches
-    steps: list[Step] = []
+    steps: list[SignStep] = []
     while away > accuracy:
         before = away
         if steps and before < _SHORT:
@@ -82,7 +82,7 @@ def sign_schedule(lower: float, accuracy: float) -> tuple[Step, ...]:
             coefficients = (a / high, b / high**3, c / high**5)
             low, high = min(1 - E, _value(coefficients, low)), 1 + E
             away = max(1 - low, E)
-        steps.append(Step(coefficients, before, away))
+        steps.append(SignStep(coefficients, before, away))
     return tuple(steps)
 
 

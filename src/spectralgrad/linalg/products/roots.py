@@ -1,6 +1,6 @@
-"""Square roots and polar factors by matrix products alone, with gradients from Lyapunov equations.
+"""Square roots by matrix products alone, with gradients from Lyapunov equations.
 
-Roots: with A = M/|M|, the coupled iteration Y_0 = A, Z_0 = I,
+With A = M/|M|, the coupled iteration Y_0 = A, Z_0 = I,
 
     R = Z Y,   T = a I + b R + c R^2,   Y <- Y T,   Z <- T Z,      Y -> A^(1/2),  Z -> A^(-1/2).
 
@@ -17,79 +17,33 @@ import torch
 from torch import Tensor
 
 from spectralgrad.counters import count_on_device
-from spectralgrad.errors import DefinitenessError, OptionError
+from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.validation import is_number, is_transformed, is_whole, require_hermitian
+from spectralgrad.validation import is_transformed, require_hermitian
 
-from .calculus import evaluate
+from ..calculus import evaluate
+from ..precision import hermitian_part, matmul
 from .iteration import (
     TAIL,
     UNCONVERGED,
     Progress,
     by_levels,
     even_part,
+    finest,
     host_may_look,
     identity_like,
     norm_bound,
     product_dtype,
 )
 from .lyapunov import lyapunov
-from .minimax import PLAIN, Quintic, Step, sign_schedule
-from .precision import hermitian_part, matmul
-
-__all__ = ["NewtonSchulz"]
-
-# When `Auto` takes roots of real matrices on CUDA by products: (n at least, batch at least), in any row. To be filled in
-# from benchmarks/check_cuda_roots.py; up to 128 our kernels decompose.
-BY_PRODUCTS = ((129, 1),)
+from .minimax import PLAIN, Quintic, SignStep, sign_schedule
+from .newton_schulz import NewtonSchulz
 
 # Eigenvalues from this many eps |A| on are reached. The root of a singular matrix wants distance from what rounding leaves
 # in the null space, more of it where the products round as coarsely as the matrix did.
 _REACH_INVERSE, _REACH_WIDE, _REACH = 1.0, 4.0, 16.0
 _QUADRATIC = 6  # steps from 0.1 to working accuracy once the convergence is quadratic, with one to spare
 _RUNAWAY = 100.0  # |R|_F / sqrt(n) is 4 at most unless a negative eigenvalue has run away
-
-
-def roots_by_products(M: Tensor) -> bool:
-    """Whether a root of ``M`` (*B, n, n) is faster by matrix products than by eigenvectors: large real ones on CUDA."""
-    if M.device.type != "cuda" or M.is_complex():
-        return False
-    n, batch = M.shape[-1], math.prod(M.shape[:-2])
-    return any(n >= least and batch >= matrices for least, matrices in BY_PRODUCTS)
-
-
-@dataclass(frozen=True)
-class NewtonSchulz:
-    """Matmul-only square root, inverse square root and polar factor; a ``solver=`` of `sqrtm`, `inv_sqrtm`, `polar`.
-
-    With ``tol`` (the default) it converges to working accuracy and its gradient is solved from a Lyapunov equation.
-    With ``steps`` it is the papers' baseline: that many steps after scaling by the trace, differentiated through.
-
-    Args:
-        tol: residual |I - Z Y|_F / sqrt(n) at which a matrix is done, where the host may look; None is rounding. It
-            stops earlier where rounding lets the residual shrink no further.
-        steps: a fixed number of unrolled steps instead.
-
-    >>> import spectralgrad as sg
-    >>> M = torch.diag(torch.tensor([4.0, 9.0]))
-    >>> sg.sqrtm(M, solver=sg.NewtonSchulz()).diagonal()
-    tensor([2., 3.])
-    """
-
-    tol: float | None = None
-    steps: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.tol is not None and self.steps is not None:
-            raise OptionError("`NewtonSchulz`: pass tol= or steps=, not both.")
-        if self.tol is not None and not (is_number(self.tol) and 0 < self.tol < 1):
-            raise OptionError(f"`NewtonSchulz`: tol must lie in (0, 1), got {self.tol!r}.")
-        if self.steps is not None and not is_whole(self.steps):
-            raise OptionError(f"`NewtonSchulz`: steps must be a whole number >= 1, got {self.steps!r}.")
-
-    def tolerance(self, x: Tensor, eps: float) -> float:
-        """The residual at which to stop for ``x`` (*B, m, n), whose given dtype has ``eps``."""
-        return max(x.shape[-1] * float(torch.finfo(x.dtype).eps), eps / 4) if self.tol is None else self.tol
 
 
 def _coupled_fake(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -149,7 +103,7 @@ def _watched_roots(A: Tensor, lower: float, accuracy: float, tolerance: float, e
     steps = sign_schedule(lower**0.5, accuracy)
     Y, Z, _ = _first_step(A, steps[0].coefficients)
     progress = Progress(A, tolerance)
-    for step in (*steps[1:], *[Step(PLAIN, 0.0, 0.0)] * extra):
+    for step in (*steps[1:], *[SignStep(PLAIN, 0.0, 0.0)] * extra):
         R = matmul(Z, Y)
         Y_next, Z_next = _next_step(Y, Z, R, step.coefficients)
         if step.before < TAIL:
@@ -208,7 +162,7 @@ class _Root:
 
     def _accuracy(self, x: Tensor) -> float:
         """How near to 1 the steps are to bring everything: rounding in the given dtype, none in the working one."""
-        return max(2 * self.eps, 4 * float(torch.finfo(x.dtype).eps))
+        return max(2 * self.eps, finest(x))
 
     def _require_definite(self, A: Tensor, Y: Tensor, Z: Tensor) -> None:
         """Raise unless the result is a root: negative eigenvalues have none, and singular matrices no inverse one."""

@@ -1,0 +1,306 @@
+"""The one door: what ``gradient=`` and ``solver=`` may be and mean, and every choice by device, dtype, size and batch.
+
+A function or a layer asks here once and gets a *choice*, which says the way to go and holds what that way needs:
+
+    way                 the decomposition         its gradient
+    "exact"             an eigensolver or SVD     divided differences: no eigenvector is differentiated
+    "rule"              an eigensolver or SVD     a rule's coefficients K in the place of 1/(l_j - l_i)
+    "power iteration"   an eigensolver            NIPS19 Alg. 1, `PowerIteration`
+    "deflation"         power iterations          through them, `PowerDeflation`
+    "products"          none: matrix products     a Lyapunov equation, or the steps themselves: `NewtonSchulz`
+
+    asked with               eigh, PCA      roots, powers, log, exp, spectral_map   projector     svd          polar
+    gradient=None            Lorentzian     exact                                   Lorentzian    Lorentzian   exact
+    gradient=Exact()         rule           exact                                   rule          rule         exact
+    gradient=another rule    rule           rule                                    rule          rule         rule
+    gradient=PowerIteration  power it.      power iteration                         power it.     refused      refused
+    solver=PowerDeflation    deflation      deflation                               deflation     refused      refused
+    solver=NewtonSchulz      refused        products: square roots alone            refused       refused      products
+
+`PowerDeflation` and `NewtonSchulz` bring their own gradient: with ``gradient=`` they are refused.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import OptionError
+from spectralgrad.kernels import jacobi
+
+from .power.deflation import PowerDeflation
+from .power.iteration import PowerIteration
+from .products.iteration import product_dtype
+from .products.newton_schulz import NewtonSchulz
+from .rules import Exact, Lorentzian, Rule
+from .scalars import Root
+from .solvers import SVD, Jacobi, Lapack, Solver, compilable
+
+Gradient = Rule | PowerIteration
+EigenSolver = Solver | PowerDeflation
+RootSolver = EigenSolver | NewtonSchulz
+Whitening = Literal["zca", "pca"]
+
+_ONE_BLOCK = 128  # up to this n the Jacobi kernel beats cuSOLVER for a single matrix too
+_FEW = 4  # beyond it, from so many matrices on
+_CUSOLVER_BATCHES = 32  # the largest n for which cuSOLVER has a batched kernel
+_MANY = 768
+_LAPACK, _JACOBI = Lapack(), Jacobi()
+_LORENTZIAN, _EXACT, _NEWTON = Lorentzian(), Exact(), NewtonSchulz()
+
+
+@compilable
+@dataclass(frozen=True)
+class Auto(Solver):
+    """Chooses a solver by device, dtype and size.
+
+    CPU: `Lapack` at every size and dtype. It is the most accurate, and with the batch spread over threads the
+    fastest: plain-torch `Jacobi` needs about n sweeps' worth of small operations, each dearer than LAPACK's whole n = 16.
+
+    CUDA, real matrices: the kernel of `Jacobi`, for n up to 128 always and up to 512 from four matrices on; results/ has
+    the measured table. One large matrix is cuSOLVER's, which uses the whole device for it (H200, n = 256: 4.7 ms against
+    12 ms; but 256 of them 1146 ms against 33 ms).
+
+    Inverse square roots of n > 128 on CUDA need no eigenvectors: `inv_sqrtm` takes them by products (H200, 256 matrices of
+    n = 256, forward and backward: 18 ms), as `NewtonSchulz` does.
+
+    CUDA without that kernel, or complex: `Lapack`, which is cuSOLVER there, but plain `Jacobi` for 768 or more matrices in
+    single precision of n > 32, which cuSOLVER takes one after the other (H200, n = 64, 2048 matrices: 1407 ms against
+    416 ms).
+
+    >>> import spectralgrad as sg
+    >>> sg.Auto().choose(torch.eye(3))
+    Lapack()
+    """
+
+    def choose(self, H: Tensor) -> Solver:
+        if H.device.type != "cuda":
+            return _LAPACK
+        n = H.shape[-1]
+        batch = H.numel() // (n * n)
+        if jacobi.runs_on(H):
+            return _JACOBI if n <= _ONE_BLOCK or batch >= _FEW else _LAPACK
+        single = H.dtype in (torch.float32, torch.complex64)
+        return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
+
+    def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        return self.choose(H).solve(H)
+
+
+AUTO = Auto()
+
+# What the door gives. `way` tells them apart, for people and for mypy.
+
+
+class Exactly(NamedTuple):
+    """Divided differences of the function itself."""
+
+    solver: Solver
+    way: Literal["exact"] = "exact"
+
+
+class ByRule(NamedTuple):
+    """Eigenpairs or singular triplets from the solver, their gradient from the rule."""
+
+    solver: Solver
+    rule: Rule
+    way: Literal["rule"] = "rule"
+
+
+class ByPowerIteration(NamedTuple):
+    """Eigenpairs from the solver, their gradient from NIPS19 Alg. 1."""
+
+    solver: Solver
+    power: PowerIteration
+    way: Literal["power iteration"] = "power iteration"
+
+
+class ByDeflation(NamedTuple):
+    """Power iterations, differentiated through."""
+
+    power: PowerDeflation
+    way: Literal["deflation"] = "deflation"
+
+
+class ByProducts(NamedTuple):
+    """Matrix products alone."""
+
+    newton: NewtonSchulz
+    way: Literal["products"] = "products"
+
+
+ByEigenpairs = ByRule | ByPowerIteration | ByDeflation
+
+# Functions.
+
+
+def for_eigenpairs(who: str, gradient: Gradient | None, solver: EigenSolver) -> ByEigenpairs:
+    """How `eigh` and `projector` decompose and differentiate."""
+    if isinstance(solver, PowerDeflation):
+        return ByDeflation(_with_its_own_gradient(who, gradient, solver))
+    _require_solver(who, solver)
+    if isinstance(gradient, PowerIteration):
+        return ByPowerIteration(solver, gradient)
+    return ByRule(solver, _LORENTZIAN if gradient is None else _require_rule(who, gradient))
+
+
+def for_function(
+    who: str, M: Tensor, gradient: Gradient | None, solver: RootSolver, root: Root | None, floor: float | None
+) -> Exactly | ByEigenpairs | ByProducts:
+    """How V f(L) V^H of ``M`` (*B, n, n) is computed; ``root`` says which root f is, None that it is another function."""
+    if isinstance(solver, NewtonSchulz):
+        if floor is not None or gradient is not None:
+            raise OptionError(
+                f"`{who}`: NewtonSchulz has no eigenvalues to clamp and brings its own gradient; leave out floor= and "
+                "gradient=, or take another solver."
+            )
+        if root is None:
+            raise OptionError(
+                f"`{who}`: NewtonSchulz computes square roots and inverse square roots only; take another solver."
+            )
+        return ByProducts(solver)
+    if not is_exact(gradient, solver):
+        return for_eigenpairs(who, gradient, solver)
+    if root == "inverse sqrt" and floor is None and isinstance(solver, Auto) and roots_by_products(M):
+        return ByProducts(_NEWTON)
+    return Exactly(_require_solver(who, solver))
+
+
+def for_svd(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
+    """How `svd` decomposes and differentiates."""
+    _require_svd_solver(who, solver)
+    return ByRule(solver, _LORENTZIAN if gradient is None else _require_rule(who, gradient, power_iteration=False))
+
+
+def for_polar(who: str, gradient: Rule | None, solver: Solver | NewtonSchulz) -> Exactly | ByRule | ByProducts:
+    """How `polar` is computed: exactly by an SVD, through singular vectors with a rule, or by products."""
+    if isinstance(solver, NewtonSchulz):
+        return ByProducts(_with_its_own_gradient(who, gradient, solver))
+    _require_svd_solver(who, solver)
+    if is_exact(gradient, solver):
+        return Exactly(solver)
+    return ByRule(solver, _require_rule(who, gradient, power_iteration=False))
+
+
+def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:
+    """Whether these options ask for the exact gradient of a spectral function."""
+    return (gradient is None or isinstance(gradient, Exact)) and not isinstance(solver, PowerDeflation)
+
+
+def roots_by_products(M: Tensor) -> bool:
+    """Whether a root of ``M`` (*B, n, n) is faster by matrix products than by eigenvectors: large real ones on CUDA.
+
+    Up to n = 128 our kernels decompose. `make test-gpu` compares both ways, docs/speed.md has their times.
+    """
+    return M.device.type == "cuda" and not M.is_complex() and M.shape[-1] > _ONE_BLOCK and math.prod(M.shape[:-2]) > 0
+
+
+# Layers.
+
+
+def for_whitening(who: str, whitening: Whitening, gradient: Gradient | None, solver: RootSolver) -> Gradient | None:
+    """The gradient that a whitening layer takes; None where the solver brings its own."""
+    if isinstance(solver, NewtonSchulz):
+        if whitening == "pca":
+            raise OptionError(f'`{who}`: NewtonSchulz has no eigenvectors; with whitening="pca" take another solver.')
+        _with_its_own_gradient(who, gradient, solver)
+        return None
+    return _layer_gradient(who, gradient, solver, _EXACT if whitening == "zca" else _LORENTZIAN)
+
+
+def for_denoising(who: str, gradient: Gradient | None, solver: EigenSolver) -> Gradient | None:
+    """The gradient that PCA denoising takes; None where the solver brings its own."""
+    return _layer_gradient(who, gradient, solver, _LORENTZIAN)
+
+
+def require_root_options(who: str, gradient: Gradient | None, solver: RootSolver, power: float = 0.5) -> None:
+    """Raise unless a power of covariances can be taken with these."""
+    if isinstance(solver, NewtonSchulz):
+        _with_its_own_gradient(who, gradient, solver)
+        if power != 0.5:
+            raise OptionError(f"`{who}`: NewtonSchulz computes square roots only, got power={power}; take another solver.")
+        return
+    for_eigenpairs(who, gradient, solver)
+
+
+def by_products(solver: RootSolver) -> NewtonSchulz:
+    """The solver, which knows no eigenvalues."""
+    assert isinstance(solver, NewtonSchulz)
+    return solver
+
+
+def is_differentiated_through(solver: RootSolver) -> bool:
+    """Whether autograd has to look into the solver, so that no node of ours can stand around it."""
+    return isinstance(solver, PowerDeflation)
+
+
+def solver_of_exact(gradient: Gradient | None, solver: RootSolver) -> Solver | None:
+    """The eigensolver, where the options ask for the exact gradient of a function by eigenpairs."""
+    return solver if isinstance(solver, Solver) and is_exact(gradient, solver) else None
+
+
+def takes_jacobi_kernel(solver: RootSolver) -> bool:
+    """Whether the Jacobi kernel may stand for this solver wherever it runs."""
+    return isinstance(solver, Auto | Jacobi)
+
+
+def for_covariance_root(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> RootSolver:
+    """The solver for a power of the covariance of ``X`` (*B, C, n): `Auto` takes square roots by products on a GPU whose
+    float64 is fast."""
+    wants_root = power == 0.5 and isinstance(solver, Auto) and is_exact(gradient, solver)
+    return _NEWTON if wants_root and covariances_by_products(X) else solver
+
+
+def covariances_by_products(X: Tensor) -> bool:
+    """Whether the root of a covariance is faster by matrix products than by eigenvectors: on a GPU with fast float64."""
+    return X.device.type == "cuda" and product_dtype(X) == torch.float64
+
+
+def covariance_dtype(dtype: torch.dtype, solver: RootSolver) -> torch.dtype:
+    """What covariances are taken in. Newton-Schulz to convergence needs singular ones to be so to more than float32's
+    rounding; the baseline of a few steps reaches no small eigenvalue anyway."""
+    return torch.float64 if isinstance(solver, NewtonSchulz) and solver.steps is None else dtype
+
+
+def _layer_gradient(who: str, gradient: Gradient | None, solver: EigenSolver, default: Rule) -> Gradient | None:
+    for_eigenpairs(who, gradient, solver)
+    return default if gradient is None and not isinstance(solver, PowerDeflation) else gradient
+
+
+# Refusals.
+
+
+_Own = TypeVar("_Own", NewtonSchulz, PowerDeflation)
+
+
+def _with_its_own_gradient(who: str, gradient: object, solver: _Own) -> _Own:
+    if gradient is None:
+        return solver
+    raise OptionError(
+        f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}, or take another solver."
+    )
+
+
+def _require_solver(who: str, solver: object) -> Solver:
+    if isinstance(solver, Solver):
+        return solver
+    raise OptionError(
+        f"`{who}`: solver must be an eigensolver such as Auto(), Lapack(), SVD() or Jacobi(), got {solver!r}. "
+        "NewtonSchulz() serves `sqrtm`, `inv_sqrtm`, `powm` at +-1/2 and `polar`."
+    )
+
+
+def _require_svd_solver(who: str, solver: object) -> None:
+    if not isinstance(solver, Auto | Lapack | SVD):
+        raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {solver!r}.")
+
+
+def _require_rule(who: str, gradient: object, power_iteration: bool = True) -> Rule:
+    if isinstance(gradient, Rule):
+        return gradient
+    last = "Analytic() or PowerIteration(19)" if power_iteration else "Analytic()"
+    raise OptionError(
+        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), {last}, got {gradient!r}."
+    )

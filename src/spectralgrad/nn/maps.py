@@ -1,0 +1,66 @@
+"""Feature maps and images as samples in columns, or the error that says why not."""
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
+from spectralgrad.validation import checking, is_transformed, require_finite
+
+_OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
+
+
+def require_maps(who: str, x: Tensor, name: str, any_batch: bool = False) -> None:
+    """Raise unless ``x`` is a real, finite batch of maps (N, C, H, W), or (*B, C, H, W), with channels and positions."""
+    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
+    if (x.ndim < 3 if any_batch else x.ndim != 4) or 0 in x.shape[-3:]:
+        shape = "(*batch, C, H, W)" if any_batch else "(N, C, H, W)"
+        raise ShapeError(
+            f"`{who}`: `{name}` must have shape {shape} with at least one channel and one position, got {tuple(x.shape)}."
+        )
+    require_finite_map(who, x, name)
+
+
+def map_samples(who: str, x: Tensor, name: str, any_batch: bool = False) -> Tensor:
+    """Maps (*B, C, H, W) as samples (*B, C, H W), or the error."""
+    require_maps(who, x, name, any_batch)
+    return as_columns(x)
+
+
+def as_columns(x: Tensor) -> Tensor:
+    """Maps (*B, C, H, W) as samples (*B, C, H W), at least in float32; nothing is checked."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).flatten(-2)
+
+
+def color_samples(who: str, x: Tensor, name: str, clip: bool) -> Tensor:
+    """Images (3, H, W) or (N, 3, H, W) as samples (N, 3, H W) in [0, 1]."""
+    if not isinstance(x, Tensor) or not (x.dtype.is_floating_point or x.dtype == torch.uint8):
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a floating-point tensor in [0, 1] or uint8, got {came}.")
+    if x.ndim not in (3, 4) or x.shape[-3] not in (1, 3) or 0 in x.shape[-2:]:
+        raise ShapeError(
+            f"`{who}`: `{name}` must have shape (C, H, W) or (N, C, H, W) with 1 or 3 channels and at least one pixel, got "
+            f"{tuple(x.shape)}. Move channels that come last with movedim(-1, -3); leave out an alpha channel."
+        )
+    samples = x.reshape(-1, *x.shape[-3:]).flatten(-2)
+    if x.dtype == torch.uint8:
+        return samples.to(torch.float32) / 255
+    require_finite_map(who, x, name)
+    if clip and _may_look(x) and x.numel():
+        low, high = (float(bound) for bound in x.detach().aminmax())
+        if low < -_OVERSHOOT or high > 1 + _OVERSHOOT:
+            raise OptionError(
+                f"`{who}`: `{name}` must lie in [0, 1], got {low:.4g} to {high:.4g}. Divide 0..255 by 255, pass uint8, or "
+                "pass clip=False to have no range."
+            )
+    return samples.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _may_look(x: Tensor) -> bool:
+    return checking(x) and not is_transformed(x)
+
+
+def require_finite_map(who: str, x: Tensor, name: str) -> None:
+    if _may_look(x):
+        require_finite(who, x.detach(), name)

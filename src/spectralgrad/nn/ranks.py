@@ -1,0 +1,87 @@
+"""Statistics merged exactly over the ranks of a process group."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import Function
+
+from spectralgrad.linalg.covariance import Moments, merge_moments
+from spectralgrad.linalg.precision import matmul
+
+
+def merged_moments(who: str, local: Moments, group: Any) -> tuple[Moments, Tensor]:
+    """The moments of all ranks' samples together, and which ranks (world,) came with NaN or Inf.
+
+    Exact in value and gradient: as if one process held every sample. Ranks may hold different numbers of samples, or
+    none. One collective forward, one backward; the gradient is that of the sum of all ranks' losses, as in
+    SyncBatchNorm. Nothing is checked before the collective: a rank that raised alone would leave the others waiting.
+    """
+    total, mean, scatter, broken = _Merge.apply(*local, group, who)
+    return Moments(total, mean, scatter), broken
+
+
+@contextmanager
+def _collective(who: str) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"`{who}`: the statistics could not be exchanged over process_group. Another rank died, raised an error before "
+            f"its forward or backward pass, or did not come within the group's timeout: look there first. ({error})"
+        ) from error
+
+
+class _AllReduce(Function):
+    """The sum over all ranks: its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any, who: str) -> Tensor:
+        ctx.group, ctx.who = group, who
+        x = x.clone(memory_format=torch.contiguous_format)
+        with _collective(who):
+            dist.all_reduce(x, group=group)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None]:
+        return _AllReduce.apply(g, ctx.group, ctx.who), None, None
+
+
+class _Merge(Function):
+    """Local moments (n_i, m_i, S_i) -> those of the union, and which ranks brought NaN or Inf.
+
+    m = sum n_i m_i / n and S = sum S_i + n_i (m_i - m)(m_i - m)^T. Since sum n_i (m_i - m) = 0, S does not change with
+    m to first order, and for the gradients G_m, G_S of the sum of all losses
+
+        dS_i = G_S,   dm_i = (n_i / n) G_m + n_i (G_S + G_S^T)(m_i - m).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, samples: Tensor, mean: Tensor, scatter: Tensor, group: Any, who: str) -> tuple[Tensor, ...]:
+        # In float64, so that the count is exact and rounding happens once.
+        packed = torch.cat([x.to(torch.float64).flatten() for x in (samples, mean, scatter)])
+        parts = [torch.empty_like(packed) for _ in range(dist.get_world_size(group))]
+        with _collective(who):
+            dist.all_gather(parts, packed, group=group)
+        unpacked = [part.split([1, mean.numel(), scatter.numel()]) for part in parts]
+        merged = merge_moments([Moments(n[0], m.view_as(mean), S.view_as(scatter)) for n, m, S in unpacked])
+        total, m, S = merged.samples, merged.mean.to(mean.dtype), merged.scatter.to(mean.dtype)
+        broken = ~torch.isfinite(torch.stack(parts)).all(-1)
+        ctx.mark_non_differentiable(total, broken)
+        ctx.save_for_backward(samples, mean, total, m)
+        ctx.group, ctx.who = group, who
+        return total, m, S, broken
+
+    @staticmethod
+    def backward(ctx: Any, _: Any, g_mean: Tensor, g_scatter: Tensor, __: Any) -> tuple[Tensor | None, ...]:
+        samples, mean, total, merged_mean = ctx.saved_tensors
+        packed = _AllReduce.apply(torch.cat([g_mean.flatten(), g_scatter.flatten()]), ctx.group, ctx.who)
+        g_mean, g_scatter = packed[: mean.numel()].view_as(g_mean), packed[mean.numel() :].view_as(g_scatter)
+        n, weight = (x.to(mean.dtype) for x in (samples, samples / total.clamp(min=1)))
+        shift = (mean - merged_mean).unsqueeze(-1)  # (groups, d, 1)
+        through_scatter = matmul(g_scatter + g_scatter.mT, shift).squeeze(-1)
+        return None, weight * g_mean + n * through_scatter, g_scatter, None, None

@@ -1,0 +1,202 @@
+"""Which way an input goes through a layer with batch statistics, and the three ways.
+
+    Plain      torch operations that autograd follows (statistics.py): every device, torch.func, forward mode, compile
+    OneNode    one autograd node around the kernels of moments and affine maps (nodes.py), where those run
+    Kernels    the same with the decomposition in kernels too (kernels/whitening.py): a training step of ZCA whitening
+
+All three compute the same y = weight * A (x - mean) + bias, and move the layer's running statistics in the same way.
+`route_of` chooses; a test may hand in its own.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from spectralgrad.counters import device_counter
+from spectralgrad.kernels import tiles, whitening
+from spectralgrad.kernels.moments import grouped_moments
+from spectralgrad.linalg.calculus import in_transform
+from spectralgrad.linalg.choices import is_differentiated_through
+from spectralgrad.linalg.covariance import Moments, moments_of
+from spectralgrad.validation import checking
+
+from .nodes import (
+    ScatterMap,
+    WhitenedStep,
+    mean_and_scatter,
+    normalized,
+    pullback_of,
+    scaled,
+    small_graph,
+    transformed,
+    whitened,
+)
+from .ranks import merged_moments
+from .statistics import affine, as_input, as_samples
+
+if TYPE_CHECKING:
+    from .base import BatchStatistics
+
+
+class Route(ABC):
+    """A way from an input to the output."""
+
+    def normalize(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        """y by the statistics that the layer's mode asks for."""
+        by_batch = layer.training or layer.running_mean is None
+        return self.by_batch(layer, x) if by_batch else self.by_running(layer, x)
+
+    @abstractmethod
+    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        """y by the statistics of the batch, or of the batches of all ranks; moves the running ones last."""
+
+    @abstractmethod
+    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        """y by the running statistics."""
+
+
+class Plain(Route):
+    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        X = as_samples(x, layer.group_size, _working_dtype(layer, x))  # (groups, d, n)
+        batch = moments_of(X)
+        if layer.process_group is None:
+            layer.require_batch(x, X.shape[-1], batch.scatter)
+        else:
+            batch, broken = merged_moments(type(layer).__name__, batch, layer.process_group)
+            layer.require_batch(x, batch.samples, batch.scatter, broken)
+        found = layer.from_batch(batch.scatter, batch.samples)
+        y = as_input(affine(X, found.A, batch.mean, layer.weight, layer.bias), x)
+        layer.remember(batch.samples, batch.mean, found)
+        return y
+
+    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        dtype = _working_dtype(layer, x)
+        assert layer.running_mean is not None
+        X, A, mean = (
+            as_samples(x, layer.group_size, dtype),
+            layer.from_running(dtype).to(dtype),
+            layer.running_mean.to(dtype),
+        )
+        return as_input(affine(X, A, mean.view(X.shape[:-1]), layer.weight, layer.bias), x)
+
+
+class OneNode(Route):
+    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        if layer.process_group is not None:
+            return self._over_ranks(layer, x)
+        samples = x.numel() // x.shape[1]
+        mean, rest, scatter = grouped_moments(x.detach(), layer.groups)
+        layer.require_batch(x, samples, scatter)
+        scatter.requires_grad_(torch.is_grad_enabled() and x.requires_grad)
+        with small_graph():
+            found = layer.from_batch_in_node(scatter, samples)
+            A = _as_matrices(found.A)
+        small = ScatterMap(samples, mean, rest, A, found.pullback or pullback_of(A, scatter))
+        y = normalized(x, layer.weight, layer.bias, small, _composition(layer))
+        layer.remember(samples, mean, found)
+        return y
+
+    def _over_ranks(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        """Two nodes, and the exchange between them."""
+        x = x.view_as(x)  # one tensor for both uses: its two gradients join before they meet those of other users of x
+        mean, scatter = mean_and_scatter(x, layer.groups)
+        count = torch.full((), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
+        local = Moments(count, mean.view(scatter.shape[:-1]), scatter)
+        batch, broken = merged_moments(type(layer).__name__, local, layer.process_group)
+        layer.require_batch(x, batch.samples, batch.scatter, broken)
+        found = layer.from_batch(batch.scatter, batch.samples)
+        y = transformed(x, scaled(layer.weight, _as_matrices(found.A)), batch.mean.flatten(), layer.bias)
+        layer.remember(batch.samples, batch.mean, found)
+        return y
+
+    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        dtype = _working_dtype(layer, x)
+        assert layer.running_mean is not None
+        A, mean = layer.from_running(dtype).to(dtype), layer.running_mean.to(dtype)
+        return transformed(x, scaled(layer.weight, _as_matrices(A)), mean, layer.bias)
+
+
+class Kernels(OneNode):
+    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+        layer.require_samples(x, x.numel() // x.shape[1])
+        nonfinite = device_counter("nonfinite_input", x.device)
+        averages, start = layer.averages(), layer.starting_basis(x)
+        with torch.no_grad():
+            y, kept = whitening.forward(x, layer.weight, layer.bias, layer.groups, layer.eps, averages, nonfinite, start)
+        step = WhitenedStep(y, kept, layer.groups, layer.eps)
+        y = whitened(x, layer.weight, layer.bias, step, _composition(layer))
+        layer.remember_step(step)
+        return y
+
+
+PLAIN, ONE_NODE, KERNELS = Plain(), OneNode(), Kernels()
+Takes = Callable[["BatchStatistics", Tensor], bool]
+
+
+def _working_dtype(layer: "BatchStatistics", x: Tensor) -> torch.dtype:
+    """What to compute in: at least float32, at least what the input and the state have."""
+    own = layer.weight if layer.running_mean is None else layer.running_mean
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    return dtype if own is None else torch.promote_types(dtype, own.dtype)
+
+
+def kernels_take(layer: "BatchStatistics", x: Tensor) -> bool:
+    """Whether the kernels of moments and affine maps run for ``x`` (N, C, *)."""
+    return x.is_cuda and _working_dtype(layer, x) == torch.float32 and tiles.fits(x, layer.group_size)
+
+
+def kernels_take_step(layer: "BatchStatistics", x: Tensor) -> bool:
+    """Whether the kernels of a whole whitening step run for ``x``."""
+    return whitening.runs_on(x, layer.group_size)
+
+
+def route_of(
+    layer: "BatchStatistics",
+    x: Tensor,
+    *,
+    takes: Takes = kernels_take,
+    takes_step: Takes = kernels_take_step,
+) -> Route:
+    """The way of ``x`` (N, C, *), which the layer has checked.
+
+    Args:
+        takes, takes_step: whether the kernels of moments and affine maps, and those of a whitening step, run for this; a
+            test on the CPU says yes.
+    """
+    if torch.compiler.is_compiling() or not takes(layer, x):
+        return PLAIN
+    if not _is_plain_call(x) or is_differentiated_through(layer.solver):
+        return PLAIN
+    return KERNELS if takes_step(layer, x) and layer.is_kernel_step(x) and not checking(x) else ONE_NODE
+
+
+def _is_plain_call(x: Tensor) -> bool:
+    """Whether ``x`` is a tensor with entries in a plain forward pass: nothing looks into what happens to it."""
+    return (
+        x.numel() > 0
+        and type(x) in (Tensor, Parameter)
+        and not in_transform()
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not torch.jit.is_tracing()  # type: ignore[attr-defined]
+    )
+
+
+def _as_matrices(A: Tensor) -> Tensor:
+    """(groups, d, d), also of a diagonal (groups, d)."""
+    return torch.diag_embed(A) if A.ndim == 2 else A
+
+
+def _composition(layer: "BatchStatistics") -> Callable[..., Tensor]:
+    """What a node computes of x, weight and bias by the batch's statistics, in plain torch."""
+
+    def composed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        X = as_samples(x, layer.group_size, _working_dtype(layer, x))
+        batch = moments_of(X)
+        A = layer.from_batch(batch.scatter, batch.samples).A
+        return as_input(affine(X, A, batch.mean, weight, bias), x)
+
+    return composed
