@@ -8,7 +8,7 @@ import spectralgrad
 from support.rooms import House, write
 
 SOURCE = Path(spectralgrad.__file__).parent
-ROOMS = ("errors", "compiling", "validation", "counters", "kernels", "linalg", "nn", "orthogonal", "diagnostics")
+ROOMS = ("errors", "compiling", "moved", "validation", "counters", "kernels", "linalg", "nn", "orthogonal", "diagnostics")
 HOUSE = House(
     "spectralgrad",
     ROOMS,
