@@ -51,13 +51,13 @@ def test_the_whole_sentence() -> None:
 
 
 def test_other_names_are_missing_as_ever() -> None:
-    with pytest.raises(AttributeError, match="^module 'spectralgrad' has no attribute 'eihg'$"):
+    with pytest.raises(AttributeError, match=r"^module 'spectralgrad' has no attribute 'eihg'$"):
         sg.eihg  # noqa: B018
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'spectralgrad.eihg'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'spectralgrad\.eihg'$"):
         importlib.import_module("spectralgrad.eihg")
-    with pytest.raises(ImportError, match="^cannot import name 'eihg' from 'spectralgrad'"):
+    with pytest.raises(ImportError, match=r"^cannot import name 'eihg' from 'spectralgrad'"):
         exec("from spectralgrad import eihg")
-    with pytest.raises(ModuleNotFoundError, match="^No module named 'spectralgrad.nn.models'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'spectralgrad\.nn\.models'$"):
         importlib.import_module("spectralgrad.nn.models")
 
 

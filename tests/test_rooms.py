@@ -8,7 +8,19 @@ import spectralgrad
 from support.rooms import House, write
 
 SOURCE = Path(spectralgrad.__file__).parent
-ROOMS = ("errors", "compiling", "moved", "validation", "counters", "kernels", "linalg", "nn", "orthogonal", "diagnostics")
+ROOMS = (
+    "errors",
+    "compiling",
+    "moved",
+    "validation",
+    "counters",
+    "kernels",
+    "linalg",
+    "nn",
+    "orthogonal",
+    "diagnostics",
+    "selfcheck",
+)
 HOUSE = House(
     "spectralgrad",
     ROOMS,

@@ -1,7 +1,7 @@
 """Gradients through eigendecompositions that never blow up.
 
-Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `diagnostics` and `errors`. Every other module
-is private and may change without notice.
+Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `diagnostics` and `errors`. Every other
+module is private and may change without notice.
 """
 
 from spectralgrad import diagnostics, errors, moved, nn, orthogonal
