@@ -11,7 +11,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 
-TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative: rounding passes, TF32 and a wrong matrix do not
+TOLERANCE = {torch.float32: 5e-5, torch.float64: 1e-12}  # relative: rounding passes, TF32 and a wrong matrix do not
 
 
 class Result(NamedTuple):
@@ -106,8 +106,11 @@ def _normal(*shape: int, seed: int) -> Tensor:
 
 
 def _relative(x: Tensor, expected: Tensor) -> Tensor:
-    return (x.cpu().double() - expected).norm() / expected.norm()
+    error: Tensor = (x.cpu().double() - expected).norm() / expected.norm()
+    return error
 
 
 def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(x).min()
+    """Of the smallest matrix of a batch."""
+    smallest: Tensor = torch.linalg.matrix_norm(x).min()
+    return smallest
