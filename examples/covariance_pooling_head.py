@@ -6,7 +6,7 @@ python examples/covariance_pooling_head.py
 import torch
 from torch import Tensor, nn
 
-from spectralgrad.nn.pooling import CovariancePool2d
+from spectralgrad.nn import CovariancePool2d
 
 CLASSES, SIZE, REDUCED = 4, 28, 32
 

@@ -8,7 +8,19 @@ import spectralgrad
 from support.rooms import House, write
 
 SOURCE = Path(spectralgrad.__file__).parent
-ROOMS = ("errors", "validation", "counters", "kernels", "linalg", "nn", "orthogonal", "diagnostics")
+ROOMS = (
+    "errors",
+    "compiling",
+    "moved",
+    "validation",
+    "counters",
+    "kernels",
+    "linalg",
+    "nn",
+    "orthogonal",
+    "diagnostics",
+    "selfcheck",
+)
 HOUSE = House(
     "spectralgrad",
     ROOMS,
@@ -45,7 +57,7 @@ FAULTS = {
     "nn/pooling.py": ("from spectralgrad import orthogonal", "later room"),
     "nn/functional.py": ("import spectralgrad as sg", "later room"),
     "orthogonal/loss.py": ("if True:\n    import matplotlib.pyplot", "neither torch"),
-    "diagnostics.py": ("from spectralgrad_lab.models.resnet import ResNet", "stands on us"),
+    "diagnostics/layers.py": ("from spectralgrad_lab.models.resnet import ResNet", "stands on us"),
     "errors.py": ("from .linalg import eigh", "later room"),
     "nn/denoise.py": ("def f():\n    import spectralgrad_lab.models", "stands on us"),
     "__main__.py": ("from spectralgrad_lab.cli import main", "stands on us"),
@@ -59,7 +71,7 @@ FINE = {
     "linalg/solvers/lapack.py": "import os\nfrom ..checks import x\nfrom spectralgrad.kernels import jacobi",
     "linalg/eigh.py": "from .rules import Rule\nfrom .solvers import Solver",
     "orthogonal/weight.py": "from spectralgrad.nn import pooling",
-    "diagnostics.py": "from torch.utils import tensorboard\nfrom .nn import pooling\nfrom .orthogonal import loss",
+    "diagnostics/monitor.py": "from torch.utils import tensorboard\nfrom ..nn import pooling\nfrom ..orthogonal import loss",
 }
 
 

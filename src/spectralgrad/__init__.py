@@ -1,6 +1,10 @@
-"""Gradients through eigendecompositions that never blow up."""
+"""Gradients through eigendecompositions that never blow up.
 
-from spectralgrad import diagnostics, errors, nn, orthogonal
+Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `diagnostics` and `errors`. Every other
+module is private and may change without notice.
+"""
+
+from spectralgrad import diagnostics, errors, moved, nn, orthogonal
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
@@ -55,3 +59,5 @@ __all__ = [
     "sqrtm",
     "svd",
 ]
+
+moved.announce()

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
+from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
 
@@ -45,7 +46,7 @@ class Potential(Protocol):
         ...
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _inside_transform() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 

@@ -8,13 +8,15 @@ and capturable.
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import constant_when_compiled
+
 WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
 _REDUCED = ("tf32", "bf16")
 _read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def is_reduced(device_type: str) -> bool:
     """Whether a float32 product on this kind of device would now be taken in fewer bits than float32 has."""
     if device_type == "meta":

@@ -10,7 +10,8 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.linalg.polar import polar
 from spectralgrad.validation import checking, require_finite
 
-from .step import Group, Rates, Treatment, found_inf, grad_scale
+from .stand_in import Group, Rates
+from .treatment import Treatment, found_inf, grad_scale
 
 __all__ = ["NearestOrthogonalGradient"]
 

@@ -9,7 +9,7 @@ from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.validation import as_matrix
 
-from .weight import out_dim, rows
+from .matrix_view import out_dim, to_matrix
 
 __all__ = ["orthogonal_loss"]
 
@@ -66,7 +66,7 @@ def _matrix(weight: Weight) -> Tensor:
             f"`{who}`: a weight must have at least two dimensions, (out, in, ...), got shape {tuple(weight.shape)}. Leave "
             "out biases and the weights of normalisation layers."
         )
-    return as_matrix(who, rows(weight, dim), square=False, name="weight")
+    return as_matrix(who, to_matrix(weight, dim), square=False, name="weight")
 
 
 def _distance(W: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ from torch.optim import Optimizer
 
 from spectralgrad.errors import OptionError
 
-from .step import Group, Rates, Treatment, grad_scale
+from .stand_in import Group, Rates
+from .treatment import Treatment, grad_scale
 
 __all__ = ["OptimalLearningRate"]
 

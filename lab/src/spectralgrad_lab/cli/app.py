@@ -29,7 +29,7 @@ from .style import train_style
 from .transfer import run_transfer
 
 WIDE = 160  # columns where there is no terminal
-app = typer.Typer(help=sg.__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(help=(sg.__doc__ or "").partition("\n")[0], no_args_is_help=True, pretty_exceptions_enable=False)
 plain = Console(width=None if Console().is_terminal else WIDE, quiet=not SPEAKS)
 
 Records = Annotated[Path, typer.Option("--records", help="folder of the records")]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import constant_when_compiled
+
 from ..precision import WIDE, is_reduced, matmul
 from .minimax import Quintic
 
@@ -25,7 +27,7 @@ def product_dtype(x: Tensor) -> torch.dtype:
     return WIDE.get(x.dtype, x.dtype) if wide else x.dtype
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_when_compiled
 def _fast_float64(index: int | None) -> bool:
     return torch.cuda.get_device_capability(index) in FAST_FLOAT64
 

@@ -1,12 +1,8 @@
-"""What NOG and OLR share: one pre-hook of the optimizer's step, and learning rates that hold for one step.
+"""What NOG and OLR share: something done to chosen parameters in every step of an optimizer.
 
 A hook on the backward pass would see a part of the gradient (accumulation), that of one rank (DDP) or a scaled one
-(GradScaler). The step sees what is really applied.
-
-A step pre-hook may replace the arguments of the step, `self` among them. So the optimizer is never changed: where a
-parameter gets a learning rate of its own, the step runs on a *stand-in*, an object that shares all attributes with the
-optimizer but has its own list of groups, in which that parameter stands alone. Nothing has to be restored, whatever the
-step raises, and schedulers, `state_dict` and other hooks never see the difference.
+(GradScaler). The step sees what is really applied. So all treatments of an optimizer share one pre-hook of its step; where
+they change a learning rate, the step runs on a stand-in (stand_in.py).
 """
 
 import functools
@@ -21,8 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from spectralgrad.errors import OptionError
 
-Group = dict[str, Any]
-Rates = dict[int, float]  # id of a parameter -> its learning rate in this step
+from .stand_in import Group, Rates, StandIn, regroup, stand_in_for, write_back
 
 
 class Treatment:
@@ -36,7 +31,7 @@ class Treatment:
         hook = _hook_of(optimizer)
         if hook is None:
             hook = StepHook()
-            hook.handles = (optimizer.register_step_pre_hook(hook), optimizer.register_step_post_hook(_write_back))
+            hook.handles = (optimizer.register_step_pre_hook(hook), optimizer.register_step_post_hook(write_back))
         hook.treatments = sorted([*hook.treatments, self], key=lambda treatment: treatment.order)
 
     def detach(self) -> None:
@@ -73,10 +68,14 @@ class StepHook:
 
     def __init__(self) -> None:
         self.treatments: list[Treatment] = []
+        self._uncompiled = _uncompiled()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if isinstance(optimizer, _StandIn):  # a step that calls its parent class's step: all is done already
+        return self._uncompiled(self, optimizer, args, kwargs)
+
+    def _replace_arguments(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Arguments for a step that does what the treatments say; None for those that it has."""
+        if isinstance(optimizer, StandIn):  # a step that calls its parent class's step: all is done already
             return None
         by_name = kwargs.get("closure")
         if by_name is not None:
@@ -85,15 +84,15 @@ class StepHook:
         if len(args) > 1 and callable(args[1]):
             return (*self.around(optimizer, args[1]), *args[2:]), kwargs
         rates = self.treat(optimizer)
-        return ((_stand_in(optimizer, rates), *args[1:]), kwargs) if rates else None
+        return ((stand_in_for(optimizer, rates), *args[1:]), kwargs) if rates else None
 
     def around(self, optimizer: Optimizer, closure: Callable[[], Any]) -> tuple[Any, Callable[[], Any]]:
         """For step(closure): the gradient comes from the closure, inside the step, and the groups are read after it."""
-        stand_in = _stand_in(optimizer, {})
+        stand_in = stand_in_for(optimizer, {})
 
         def treated() -> Any:
             loss = closure()
-            _regroup(stand_in, optimizer, self.treat(optimizer))
+            regroup(stand_in, optimizer, self.treat(optimizer))
             return loss
 
         return stand_in, treated
@@ -109,6 +108,12 @@ class StepHook:
         for treatment, found in chosen:
             treatment.act(optimizer, found, rates)
         return rates
+
+
+@functools.cache
+def _uncompiled() -> Callable[..., Any]:
+    """The hook outside compiled steps. Asked for with the first hook, not by a decorator: asking loads the compiler."""
+    return torch.compiler.disable(StepHook._replace_arguments)  # type: ignore[no-any-return]
 
 
 def grad_scale(optimizer: Optimizer) -> Tensor | None:
@@ -158,71 +163,3 @@ def _require_params(kind: type[Treatment], optimizer: Optimizer, params: Tensor 
             raise OptionError(f"{what} belongs to an optimizer with differentiable=True, through which it would not be.")
         treated.add(id(p))
     return chosen
-
-
-# The stand-in.
-
-
-class _StandIn:
-    __slots__ = ()
-    parts: "list[_Part]"
-
-
-@functools.cache
-def _stand_in_type(kind: type[Optimizer]) -> type[Optimizer]:
-    # A slot is a data descriptor of the class: it comes before the instance's __dict__, which is the optimizer's own.
-    slots = {"__slots__": ("param_groups", "parts"), "__module__": kind.__module__}
-    return type(kind.__name__, (_StandIn, kind), slots)
-
-
-def _stand_in(optimizer: Optimizer, rates: Rates) -> Any:
-    """The optimizer, but for its groups: what it reads and writes elsewhere is the original's."""
-    stand_in = object.__new__(_stand_in_type(type(optimizer)))  # type: ignore[arg-type]
-    stand_in.__dict__ = optimizer.__dict__
-    _regroup(stand_in, optimizer, rates)
-    return stand_in
-
-
-def _regroup(stand_in: Any, optimizer: Optimizer, rates: Rates) -> None:
-    """Give ``stand_in`` the groups of the optimizer, with each parameter that has its own rate in a group of its own."""
-    stand_in.param_groups, stand_in.parts = [], []
-    for group in optimizer.param_groups:
-        params = group["params"]
-        shared = [i for i, p in enumerate(params) if id(p) not in rates]
-        if len(shared) == len(params):
-            stand_in.param_groups.append(group)
-            continue
-        own = [_own(group, [i], rates[id(p)]) for i, p in enumerate(params) if id(p) in rates]
-        parts = [_Part(group, x) for x in ([_own(group, shared, None)] if shared else []) + own]
-        stand_in.param_groups += [part.group for part in parts]
-        # One part stands for the group: a counter that the optimizer keeps there is to count once.
-        stand_in.parts.append(parts[0])
-
-
-def _own(group: Group, places: list[int], rate: float | None) -> Group:
-    """In what the part of a group that holds the parameters at ``places`` differs from the group."""
-    own: Group = {key: [group[key][i] for i in places] for key in ("params", "param_names") if key in group}
-    if rate is not None:
-        own["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], Tensor) else rate
-    return own
-
-
-class _Part:
-    """A part of a group, for one step."""
-
-    def __init__(self, whole: Group, own: Group) -> None:
-        self.whole, self.own, self.before = whole, own, dict(whole)
-        self.group: Group = {**whole, **own}
-
-    def write_back(self) -> None:
-        """Enter into the whole group what the step has written into this part of it; some optimizers count there."""
-        for key, value in self.group.items():
-            if key not in self.own and (key not in self.before or self.before[key] is not value):
-                self.whole[key] = value
-
-
-def _write_back(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """The post-hook."""
-    if isinstance(args[0], _StandIn) and not isinstance(optimizer, _StandIn):
-        for part in args[0].parts:
-            part.write_back()

@@ -1,0 +1,98 @@
+"""`python -m spectralgrad`: the version, the devices, the kernels that run on them, and a self-check of a few seconds."""
+
+import platform
+import sys
+
+import torch
+
+import spectralgrad as sg
+from spectralgrad import selfcheck
+from spectralgrad.kernels import nvrtc, tiles
+
+USAGE = "usage: python -m spectralgrad [--version | --help]"
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command.
+
+    Returns:
+        The exit code: 0 if every check passed, 1 if one failed, 2 for wrong use.
+    """
+    if arguments == ["--version"]:
+        print(f"spectralgrad {sg.__version__}")
+        return 0
+    if arguments in (["--help"], ["-h"]):
+        print(
+            f"{USAGE}\n\nPrints the version, the devices and the kernels that run on them, and checks the library on each."
+        )
+        return 0
+    if arguments:
+        print(
+            f"python -m spectralgrad: takes --version or nothing, got {' '.join(arguments)}. The command `spectralgrad` "
+            "with its subcommands comes with the laboratory: pip install spectralgrad-lab.",
+            file=sys.stderr,
+        )
+        return 2
+    devices = [torch.device("cpu"), *(torch.device("cuda", i) for i in range(torch.cuda.device_count()))]
+    describe(devices)
+    return check(devices)
+
+
+def describe(devices: list[torch.device]) -> None:
+    """Print the versions, and for each device its name and its kernels."""
+    print(f"spectralgrad {sg.__version__}, torch {torch.__version__}, Python {platform.python_version()}")
+    for device in devices:
+        print(f"\n{device}: {device_name(device)}")
+        for line in kernel_lines(device):
+            print(f"  {line}")
+
+
+def device_name(device: torch.device) -> str:
+    """A device in words."""
+    if device.type == "cpu":
+        capability = torch.backends.cpu.get_cpu_capability()
+        return f"{platform.machine()}, {capability}, {torch.get_num_threads()} threads"
+    properties = torch.cuda.get_device_properties(device)
+    return (
+        f"{properties.name}, compute capability {properties.major}.{properties.minor}, {properties.total_memory >> 30} GiB"
+    )
+
+
+def kernel_lines(device: torch.device) -> list[str]:
+    """Which kernels run on ``device``, and why the others do not; plain torch does their work then."""
+    triton, cuda = _why_not_triton(device), _why_not_nvrtc(device)
+    reasons = {"moments, affine": triton, "jacobi, spectral": cuda, "whitening": triton or cuda}
+    return [f"kernels {names}: {'run' if why is None else f'do not run, {why}'}" for names, why in reasons.items()]
+
+
+def _why_not_triton(device: torch.device) -> str | None:
+    if tiles.is_interpreted():
+        return None
+    if device.type != "cuda":
+        return "they need a CUDA device"
+    if not tiles.has_triton():
+        return "Triton is not installed"
+    return None if tiles._largest_group(device.index) else "they need CUDA with compute capability 8.0 or more"
+
+
+def _why_not_nvrtc(device: torch.device) -> str | None:
+    if device.type != "cuda":
+        return "they need a CUDA device"
+    return None if nvrtc.is_available() else "NVRTC or the CUDA driver was not found"
+
+
+def check(devices: list[torch.device]) -> int:
+    """Print one line for each check; 0 if all passed, else 1."""
+    print()
+    results = []
+    for result in selfcheck.results(devices):
+        results.append(result)
+        where = f"{result.device!s:8}{str(result.dtype).removeprefix('torch.'):9}"
+        print(f"{'ok' if result.passed else 'FAILED':8}{where}{result.name}: {result.figure}", flush=True)
+    failed = sum(not result.passed for result in results)
+    print(f"\n{failed} of {len(results)} checks FAILED." if failed else f"\nAll {len(results)} checks passed.")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,9 @@
+"""What the spectra, gradients and solvers inside a model do while it trains.
+
+`monitor.py` runs the others: `layers.py` finds what can be watched, `tap.py` watches one layer, `spectrum.py` and
+`failures.py` make the entries of a `record.py`, and `writers.py` puts records into a file or a writer of scalars.
+"""
+
+from .monitor import ConditionMonitor
+
+__all__ = ["ConditionMonitor"]

@@ -1,0 +1,170 @@
+"""`python -m spectralgrad`: what it prints, its exit codes, and that a broken library fails its own check."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spectralgrad as sg
+from spectralgrad import selfcheck
+from spectralgrad.__main__ import kernel_lines, main
+from spectralgrad.kernels import nvrtc, tiles
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+TIE, EIGH, WHITENING = selfcheck.CHECKS
+
+
+def command(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run as a user would, after the code in ``before``."""
+    code = f"{before}\nimport runpy, sys\nsys.argv[1:] = {arguments}\nrunpy.run_module('spectralgrad', run_name='__main__')"
+    called = ["-c", code] if before else ["-m", "spectralgrad", *arguments]
+    return subprocess.run([sys.executable, *called], capture_output=True, text=True, check=False)
+
+
+def test_a_sound_library_passes() -> None:
+    done = command()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"spectralgrad {sg.__version__}, torch {torch.__version__}, Python ")
+    assert "\ncpu: " in done.stdout
+    assert "kernels jacobi, spectral: do not run, they need a CUDA device" in done.stdout
+    for dtype in ("float32", "float64"):
+        for name in selfcheck.CHECKS:
+            assert re.search(rf"^ok +cpu +{dtype} +{name}: .*\d\.\de-\d\d$", done.stdout, re.MULTILINE)
+    devices = 1 + torch.cuda.device_count()
+    assert done.stdout.endswith(f"\nAll {6 * devices} checks passed.\n")
+
+
+def test_a_broken_library_fails() -> None:
+    done = command(before="import spectralgrad as sg\nsg.inv_sqrtm = sg.sqrtm")
+    assert done.returncode == 1
+    assert "FAILED  cpu     float32  gradient of inv_sqrtm at a tie: error " in done.stdout
+    assert "ok      cpu     float32  eigh: residual " in done.stdout
+    assert done.stdout.endswith(f"\n2 of {6 * (1 + torch.cuda.device_count())} checks FAILED.\n")
+
+
+@pytest.mark.parametrize("arguments", [("demo",), ("--versions",), ("--version", "x"), ("",)])
+def test_wrong_use_is_one_line(arguments: tuple[str, ...]) -> None:
+    done = command(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert f"takes --version or nothing, got {' '.join(arguments)}." in done.stderr
+
+
+def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"spectralgrad {sg.__version__}\n"
+    assert main(["--help"]) == main(["-h"]) == 0
+    assert "python -m spectralgrad [--version | --help]" in capsys.readouterr().out
+
+
+# Every check finds what it is there for.
+
+
+def wrong_eigenvalues(M: Tensor) -> tuple[Tensor, Tensor]:
+    w, V = torch.linalg.eigh(M)
+    return w * (1 + 1e-3), V
+
+
+def wrong_eigenvectors(M: Tensor) -> tuple[Tensor, Tensor]:
+    w, V = torch.linalg.eigh(M)
+    return w, V * (1 + 1e-3)
+
+
+def raising(*_: Any) -> Any:
+    raise sg.errors.ConvergenceError("no solver\ncould do it")
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Does not decorrelate."""
+
+    def __init__(self, *args: Any, group_size: int, **options: Any) -> None:
+        super().__init__(*args, **options)
+
+
+class Frozen(sg.nn.DecorrelatedBatchNorm2d):
+    """Forgets that the statistics depend on the input: whitens, but sends the wrong gradient back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.detach()) + x - x.detach()
+
+
+class Silent(sg.nn.DecorrelatedBatchNorm2d):
+    """Sends no gradient back."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.detach()) + 0 * x
+
+
+SOUND = sg.inv_sqrtm
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "failing"),
+    [
+        (sg, "inv_sqrtm", lambda M: torch.linalg.inv(torch.linalg.cholesky(M)), TIE),
+        (sg, "inv_sqrtm", lambda M: SOUND(M, gradient=sg.Clip(1.0)), TIE),
+        (sg, "inv_sqrtm", raising, TIE),
+        (sg, "eigh", wrong_eigenvalues, EIGH),
+        (sg, "eigh", wrong_eigenvectors, EIGH),
+        (sg.nn, "DecorrelatedBatchNorm2d", BatchNorm, WHITENING),
+        (sg.nn, "DecorrelatedBatchNorm2d", Frozen, WHITENING),
+        (sg.nn, "DecorrelatedBatchNorm2d", Silent, WHITENING),
+    ],
+)
+def test_each_check_can_fail(
+    owner: Any, name: str, broken: Callable[..., Any], failing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    found = list(selfcheck.results([CPU]))
+    assert [(r.dtype, r.name) for r in found if not r.passed] == [(dtype, failing) for dtype in selfcheck.TOLERANCE]
+
+
+def test_what_is_raised_is_shown_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sg, "eigh", raising)
+    assert {r.figure for r in selfcheck.results([CPU]) if r.name == EIGH} == {"ConvergenceError: no solver"}
+
+
+def test_the_global_generator_is_left_alone() -> None:
+    before = torch.get_rng_state()
+    list(selfcheck.results([CPU]))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize(
+    ("triton", "interpreted", "largest", "compiles", "why"),
+    [
+        (True, False, 128, True, (None, None, None)),
+        (False, False, 128, True, ("Triton", None, "Triton")),
+        (True, False, 0, True, ("8.0 or more", None, "8.0 or more")),
+        (True, False, 128, False, (None, "NVRTC", "NVRTC")),
+        (True, True, 0, True, (None, None, None)),
+    ],
+)
+def test_kernel_lines_say_what_is_missing(
+    triton: bool,
+    interpreted: bool,
+    largest: int,
+    compiles: bool,
+    why: tuple[str | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tiles, "has_triton", lambda: triton)
+    monkeypatch.setattr(tiles, "is_interpreted", lambda: interpreted)
+    monkeypatch.setattr(tiles, "_largest_group", lambda _: largest)
+    monkeypatch.setattr(nvrtc, "is_available", lambda: compiles)
+    lines = kernel_lines(CUDA)
+    assert [line.split(":")[0] for line in lines] == [
+        "kernels moments, affine",
+        "kernels jacobi, spectral",
+        "kernels whitening",
+    ]
+    for line, reason in zip(lines, why, strict=True):
+        assert line.endswith(": run") if reason is None else (": do not run, " in line and reason in line)
