@@ -12,7 +12,20 @@ import pytest
 import torch
 
 from spectralgrad_lab.bench import cases as by_itself
-from spectralgrad_lab.bench import comparison, gradients, host, inputs, on_request, peers, reference, roots, run, table
+from spectralgrad_lab.bench import (
+    comparison,
+    gradients,
+    host,
+    inputs,
+    kernels,
+    newton,
+    on_request,
+    peers,
+    reference,
+    roots,
+    run,
+    table,
+)
 from spectralgrad_lab.bench import extended as ex
 from spectralgrad_lab.bench.case import Case
 from spectralgrad_lab.bench.measure import Effort
@@ -210,6 +223,54 @@ def test_host_parts_are_timed_and_put_back() -> None:
     assert len(spent["b.double"]) == 3
     assert statistics.median(spent["b.double"]) >= 0
     assert owner.double is double
+
+
+SMALL = {
+    "host": Case("host", 4, 2, shape=(2, 8, 3, 3)),
+    "kernels": Case("kernels", 4, 2, shape=(2, 8, 3, 3), function="tf32x3", kind="channels_last"),
+    "layouts": Case("layouts", 4, 2, 2.0, (2, 8, 3, 3), dtype="bfloat16", kind="contiguous"),
+    "newton": Case("newton", 4, 2, 20.0, function="milliseconds of inv_sqrtm"),
+    "newton ratio": Case("newton", 4, 2, function="inv_sqrtm"),
+    "newton bmm": Case("newton", 4, 2, function="bmm"),
+    "newton pooling": Case("newton", 4, 2, 15.0, (2, 4, 3, 3), function="CovariancePool2d"),
+    "settings": Case("settings", 16, 2, shape=(2, 16, 3, 3), kind="sums"),
+}
+ROWS = {
+    "host": ["autograd.grad of a multiplication", "BatchNorm2d, eager", "BatchNorm2d, as a CUDA graph"],
+    "kernels": [f"{name}, tf32x3, channels_last" for name in on_request.PASSES],
+    "layouts": [f"bfloat16, contiguous, {clock}" for clock in ("events", "wall clock", "CUDA graph")],
+    "newton pooling": ["2x4x3x3", "error of the gradient"],
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_sections_for_a_gpu_make_their_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU, with clocks that call once and a graph that calls."""
+    milliseconds = iter(float(i) for i in range(1, 1000))
+
+    def clock(call: Any, *_: object, **__: object) -> float:
+        call()
+        return next(milliseconds)
+
+    for module in (host, kernels):
+        monkeypatch.setattr(module, "wall_ms", clock)
+        monkeypatch.setattr(module, "captured", lambda call: call)
+    monkeypatch.setattr(kernels, "queued_ms", clock)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    case = SMALL[name]
+    tables = [dict(config) for config in (kernels.affine.SUM_CONFIGS, kernels.moments.CONFIGS)]
+    precision, fast = kernels.tiles.PRECISION, newton.iteration.FAST_FLOAT64
+    rows = run.TASKS[case.section](case, CPU_DEVICE, INSTANT)
+    assert [row.case for row in rows][: len(ROWS.get(name, []))] == ROWS.get(name, [])
+    assert all(row.section == case.section and row.figure is not None and row.failed == {} for row in rows)
+    # What was turned for the measurement is turned back.
+    assert tables == [dict(config) for config in (kernels.affine.SUM_CONFIGS, kernels.moments.CONFIGS)]
+    assert (precision, fast) == (kernels.tiles.PRECISION, newton.iteration.FAST_FLOAT64)
+    if name == "layouts":
+        assert [row.target for row in rows] == [2.0, 2.0, None]
+        assert [row.figure for row in rows] == [1 / 2, 3 / 4, 5 / 6]  # ours first, then batch norm
+    if name == "settings":
+        assert [row.figure for row in rows] == [1.0, 2.0, 3.0]  # the three best
 
 
 @pytest.mark.parametrize(

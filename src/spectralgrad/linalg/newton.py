@@ -40,7 +40,7 @@ from .precision import hermitian_part, matmul
 __all__ = ["NewtonSchulz"]
 
 # When `Auto` takes roots of real matrices on CUDA by products: (n at least, batch at least), in any row. To be filled in
-# from benchmarks/check_cuda_roots.py; up to 128 our kernels decompose.
+# from `spectralgrad bench --gpu --only newton`; up to 128 our kernels decompose.
 BY_PRODUCTS = ((129, 1),)
 
 # Eigenvalues from this many eps |A| on are reached. The root of a singular matrix wants distance from what rounding leaves

@@ -34,10 +34,10 @@ PARTS: list[tuple[Any, str]] = [
 ]
 
 
-def floor_ms() -> float:
+def floor_ms(device: torch.device) -> float:
     """torch.autograd.grad of one multiplication by 2."""
-    x = torch.ones(4, device="cuda", requires_grad=True)
-    y, g = 2 * x, torch.ones(4, device="cuda")
+    x = torch.ones(4, device=device, requires_grad=True)
+    y, g = 2 * x, torch.ones(4, device=device)
     return wall_ms(lambda: torch.autograd.grad(y, x, g, retain_graph=True), STEPS)
 
 
@@ -71,7 +71,7 @@ def time_host(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     def row(name: str, milliseconds: float, note: str = "") -> Row:
         return Row(case.section, name, case.d, case.batch, "milliseconds", milliseconds, at_least=False, note=note)
 
-    rows = [row("autograd.grad of a multiplication", floor_ms())]
+    rows = [row("autograd.grad of a multiplication", floor_ms(device))]
     x = normal(*case.shape, device=device).requires_grad_()
     g = normal(*case.shape, device=device, seed=1)
     for layer in (nn.BatchNorm2d(case.shape[1]).to(device), whitening_of(case.d)(case.shape[1]).to(device)):

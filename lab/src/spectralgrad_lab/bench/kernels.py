@@ -35,9 +35,9 @@ def precision(mode: str) -> Iterator[None]:
         tiles.forget_launches()
 
 
-def features(case: Case, mean: float, seed: int) -> Tensor:
+def features(case: Case, device: torch.device, mean: float, seed: int) -> Tensor:
     """Correlated channels (N, C, H, W) in the case's dtype and memory format."""
-    x = normal(*case.shape, device=torch.device("cuda"), seed=seed)
+    x = normal(*case.shape, device=device, seed=seed)
     x = (x + 0.5 * x.roll(1, 1) + mean).to(getattr(torch, case.dtype))
     return x.contiguous(memory_format=torch.channels_last) if case.kind == "channels_last" else x
 
@@ -63,7 +63,7 @@ def _row(case: Case, name: str, x: Tensor, milliseconds: float, tensors: int) ->
 
 def time_kernels(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     """Milliseconds on the device of each pass, without the host's: replayed from a CUDA graph."""
-    x, g = features(case, 1.0, 0), features(case, 0.0, 1)
+    x, g = features(case, device, 1.0, 0), features(case, device, 0.0, 1)
     with precision(case.function):
         times = {name: queued_ms(captured(kernel)) for name, kernel in passes(x, g, case.d).items()}
     return [_row(case, f"{name}, {case.function}, {case.kind}", x, ms, TENSORS[name]) for name, ms in times.items()]
@@ -78,7 +78,7 @@ def time_settings(case: Case, device: torch.device, effort: Effort) -> list[Row]
         "combine": affine.COMBINE_CONFIGS,
     }
     table = tables[case.kind]
-    x, g = features(case, 1.0, 0), features(case, 0.0, 1)
+    x, g = features(case, device, 1.0, 0), features(case, device, 0.0, 1)
     kernel, usual, tried = passes(x, g, case.d)[case.kind], table[case.d], []
     try:
         for config in _around(usual):
@@ -112,7 +112,7 @@ def _step(layer: nn.Module, x: Tensor, g: Tensor) -> Callable[[], None]:
     """Forward + backward; half precision as autocast gives it."""
 
     def step() -> None:
-        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=x.dtype == torch.bfloat16):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=x.dtype == torch.bfloat16):
             y = layer(x)
         torch.autograd.grad(y, [x, *layer.parameters()], g)
 
@@ -121,7 +121,7 @@ def _step(layer: nn.Module, x: Tensor, g: Tensor) -> Callable[[], None]:
 
 def time_layouts(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     """Whitening over batch norm in one dtype and memory format, by three clocks. The device alone has no target."""
-    x, g = features(case, 1.0, 0).requires_grad_(), features(case, 0.0, 1)
+    x, g = features(case, device, 1.0, 0).requires_grad_(), features(case, device, 0.0, 1)
     layers = {OURS: whitening_of(case.d)(case.shape[1]), BATCH_NORM: nn.BatchNorm2d(case.shape[1])}
     steps = {name: _step(layer.to(device), x, g) for name, layer in layers.items()}
     clocks: dict[str, tuple[Callable[[Callable[[], None]], float], float | None]] = {
