@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all lint bench clean
+.PHONY: demo test test-all test-gpu lint bench clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -16,14 +16,19 @@ test: .make/test lint
 test-all: .make/test lint
 	$(BIN)/python -m pytest -n $(WORKERS)
 
+# With the Python it is given, and nothing installed: a machine with a GPU may be offline. RECORD=FILE keeps the record.
+test-gpu:
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src:$(CURDIR)/tests:$(CURDIR)/lab/tests" \
+		$(PYTHON) -m pytest -p support.gpu_record -m cuda tests lab/tests $(if $(RECORD),--record "$(RECORD)")
+
 lint: .make/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 bench: .make/bench
-	$(BIN)/python benchmarks/accuracy.py --write
-	$(BIN)/python benchmarks/speed.py --write
+	$(BIN)/spectralgrad bench --only gradients --write
+	$(BIN)/spectralgrad bench --only roots --write
 	$(BIN)/spectralgrad bench --write
 
 # One stamp for each set of packages; torch comes first and pinned, or a later package would fetch its CUDA build.

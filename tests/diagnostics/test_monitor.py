@@ -75,7 +75,8 @@ def test_one_transfer_for_each_recorded_step(monkeypatch: pytest.MonkeyPatch) ->
     assert len(calls) == 1
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_other_wait_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = Tensor.cpu
 

@@ -1,4 +1,7 @@
-"""What is replayed and what is called, without a GPU: the record is a stand-in that counts. On a GPU: test_on_gpu.py."""
+"""What is replayed and what is called, without a GPU: the record is a stand-in that counts.
+
+On a GPU: lab/tests/transfer/test_cuda.py.
+"""
 
 from collections.abc import Callable
 from contextlib import nullcontext

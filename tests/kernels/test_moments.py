@@ -1,6 +1,6 @@
 """Grouped moments: the twin against float64, the kernel against the twin in Triton's interpreter, its code for a real GPU.
 
-The interpreter knows no precision modes and no races: benchmarks/check_cuda_kernels.py looks at those on a GPU.
+The interpreter knows no precision modes and no races: test_cuda_passes.py looks at those on a GPU.
 """
 
 from collections.abc import Callable

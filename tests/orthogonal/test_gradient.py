@@ -184,7 +184,7 @@ def test_a_float16_gradient_that_would_overflow_is_refused() -> None:
     assert torch.equal(p.grad, torch.eye(4, dtype=torch.float16))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ["SGD-momentum", "SGD-fused", "Adam-fused", "AdamW-fused"])
 @pytest.mark.parametrize("scaled", [False, True])
 def test_gpu_equals_cpu(name: str, scaled: bool) -> None:

@@ -348,7 +348,7 @@ def test_weight_does_not_see_autocast_or_matmul_flags(treatment: str) -> None:
         torch.set_float32_matmul_precision(precision)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.cuda
 @pytest.mark.parametrize("treatment", TREATMENTS)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_gpu_equals_cpu(treatment: str, kind: str) -> None:

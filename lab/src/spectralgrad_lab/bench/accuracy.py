@@ -17,13 +17,13 @@ from torch import Tensor
 
 import spectralgrad as sg
 
-from .cases import ACCURACY, Case
+from .case import Case
+from .cases import ACCURACY
 from .inputs import badly_scaled, covariances, rotated
 from .measure import Effort
-from .peers import OURS, Eigh
+from .peers import OURS, TORCH_EIGH, Eigh
 from .rows import Row, raised
 
-TORCH_EIGH = "torch.linalg.eigh"
 TORCH_UP_TO = 256  # matrices: torch's own figures come from so many at most, to spare minutes
 REFERENCES = 64  # matrices of a batch whose eigenvalues are compared, evenly spread over it
 

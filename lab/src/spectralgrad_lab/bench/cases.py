@@ -1,9 +1,13 @@
-"""Every case that `spectralgrad bench` measures, with its target. Nothing here computes.
+"""Every case that `spectralgrad bench` measures by itself, with its target. Nothing here computes.
 
-A target on the CPU holds for two threads or more: `eigh` spreads a batch over them, which torch does not.
+What it measures only when asked stands in on_request.py. A target on the CPU holds for two threads or more: `eigh` spreads
+a batch over them, which torch does not.
 """
 
-from dataclasses import dataclass
+from . import on_request
+from .case import Case
+
+__all__ = ["CPU", "GPU", "QUICK_CPU", "QUICK_GPU", "SECTIONS", "Case", "cases"]
 
 SECTIONS = {
     "eigh": "torch.linalg.eigh / sg.eigh, forward, float32 covariances of 4d samples",
@@ -15,24 +19,6 @@ SECTIONS = {
     "pooling": "CovariancePool2d, forward + backward, and the gradient that reaches the features",
     "graph": "loss of a captured training step with whitening, replayed, against its own eager run",
 }
-
-
-@dataclass(frozen=True)
-class Case:
-    """One thing to measure: matrices d x d, ``batch`` of them, or groups of d channels of an input of ``shape``."""
-
-    section: str
-    d: int
-    batch: int
-    target: float | None = None
-    shape: tuple[int, ...] = ()
-    width: int = 64  # of the network
-    batches: tuple[int, ...] = ()  # accuracy: these sizes, one after the other
-    patience: float = 1.0  # times the usual seconds: a ratio near 1 needs more rounds
-
-    @property
-    def label(self) -> str:
-        return "x".join(map(str, self.shape))
 
 
 def _eigh(targets: dict[int, dict[int, float]]) -> list[Case]:
@@ -105,10 +91,11 @@ QUICK_GPU = [
 
 
 def cases(gpu: bool, quick: bool, only: list[str] | None = None) -> list[Case]:
-    """The cases to measure, in order; ``only`` names sections.
+    """The cases to measure, in order; ``only`` names sections, and those of on_request.py are measured only so.
 
     >>> [case.d for case in cases(gpu=False, quick=False, only=["inv_sqrtm"])]
     [32, 64, 128]
     """
     chosen = (QUICK_GPU if quick else GPU) if gpu else (QUICK_CPU if quick else CPU)
-    return [case for case in chosen if not only or case.section in only]
+    asked = on_request.cases(gpu, quick) if only else []
+    return [case for case in [*chosen, *asked] if not only or case.section in only]

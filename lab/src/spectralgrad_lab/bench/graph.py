@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from spectralgrad_lab.models.resnet import resnet_digits
 
-from .cases import Case
+from .case import Case
 from .inputs import normal
 from .layers import CLASSES, whitening_of
 from .measure import Effort

@@ -11,13 +11,13 @@ import spectralgrad as sg
 from spectralgrad_lab.models.resnet import Norm, resnet18
 
 from . import peers
-from .cases import POOLING_GRADIENT, Case
+from .case import Case
+from .cases import POOLING_GRADIENT
 from .inputs import normal
 from .measure import SETS, Build, Call, Effort, measure, timed_row
 from .rows import Row, raised
 
 BATCH_NORM = "BatchNorm2d"
-TORCH_POOLING = "torch.linalg.eigh + autograd"
 CLASSES = 10
 REFERENCES = 3  # images whose gradient is compared
 
@@ -111,9 +111,9 @@ def time_pooling(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     leaves = [normal(*case.shape, device=device, seed=seed).requires_grad_() for seed in range(SETS)]
     pool = sg.nn.CovariancePool2d(case.shape[1], reduced=None).to(device)
     g = normal(case.shape[0], pool.out_features, device=device, seed=SETS)
-    times = measure(_layer_step(pool, leaves, g), (TORCH_POOLING, _layer_step(_torch_pool, leaves, g)), {}, device, effort)
+    times = measure(_layer_step(pool, leaves, g), (peers.TORCH, _layer_step(_torch_pool, leaves, g)), {}, device, effort)
     found, failed = {}, {}
-    layers: dict[str, Callable[[Tensor], Tensor]] = {peers.OURS: pool, TORCH_POOLING: _torch_pool}
+    layers: dict[str, Callable[[Tensor], Tensor]] = {peers.OURS: pool, peers.TORCH: _torch_pool}
     for name, layer in layers.items():
         try:
             (gradient,) = torch.autograd.grad(layer(leaves[0]), leaves[0], g)
@@ -126,7 +126,7 @@ def time_pooling(case: Case, device: torch.device, effort: Effort) -> list[Row]:
         size = torch.linalg.norm(exact.flatten(1), dim=1)
         distance = torch.linalg.norm((gradient[:REFERENCES].cpu().double() - exact).flatten(1), dim=1)
         found[name] = float((distance / size).max())
-    timed = timed_row(case, times, TORCH_POOLING, at_least=False, kind="milliseconds")
+    timed = timed_row(case, times, peers.TORCH, at_least=False, kind="milliseconds")
     checked = Row(
         case.section,
         "error of the gradient",
@@ -136,7 +136,7 @@ def time_pooling(case: Case, device: torch.device, effort: Effort) -> list[Row]:
         found[peers.OURS],
         target=POOLING_GRADIENT,
         at_least=False,
-        baseline=TORCH_POOLING,
+        baseline=peers.TORCH,
         errors=found,
         failed=failed,
     )

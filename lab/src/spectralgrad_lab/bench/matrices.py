@@ -8,13 +8,10 @@ from torch import Tensor
 import spectralgrad as sg
 
 from . import peers
-from .cases import Case
+from .case import Case
 from .inputs import covariances, normal, symmetric
 from .measure import SETS, Call, Effort, measure, timed_row
 from .rows import Row
-
-TORCH_EIGH = "torch.linalg.eigh"
-TORCH_AUTOGRAD = "torch.linalg.eigh + autograd"
 
 
 def _inputs(case: Case, device: torch.device) -> list[Tensor]:
@@ -26,8 +23,10 @@ def time_eigh(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     sets = _inputs(case, device)
     other = peers.xitorch_eigh()
     optional = {} if other is None else {peers.XITORCH: lambda: lambda i: other(sets[i])}
-    times = measure(lambda i: sg.eigh(sets[i]), (TORCH_EIGH, lambda i: torch.linalg.eigh(sets[i])), optional, device, effort)
-    return [timed_row(case, times, TORCH_EIGH, at_least=True)]
+    times = measure(
+        lambda i: sg.eigh(sets[i]), (peers.TORCH_EIGH, lambda i: torch.linalg.eigh(sets[i])), optional, device, effort
+    )
+    return [timed_row(case, times, peers.TORCH_EIGH, at_least=True)]
 
 
 def _backward(root: peers.Root, sets: list[Tensor], G: Tensor) -> Call:
@@ -48,6 +47,6 @@ def time_root(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     G = symmetric(normal(case.batch, case.d, case.d, device=device, seed=SETS))
     build = _backward if case.section == "backward" else _forward_backward
     optional = {name: partial(build, root, sets, G) for name, root in peers.inverse_roots().items()}
-    baseline = (TORCH_AUTOGRAD, build(peers.torch_inv_sqrtm, sets, G))
+    baseline = (peers.TORCH, build(peers.torch_inv_sqrtm, sets, G))
     times = measure(build(sg.inv_sqrtm, sets, G), baseline, optional, device, effort)
-    return [timed_row(case, times, TORCH_AUTOGRAD, at_least=True)]
+    return [timed_row(case, times, peers.TORCH, at_least=True)]

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .cases import Case
+from .case import Case
 from .peers import OURS
 from .rows import Kind, Row, quartiles, raised
 
 SETS = 3  # inputs to rotate among: what a call left in the caches is not the next one's
-SLOW_PEER = 0.3  # seconds: where the baseline takes longer, peers are left out; they call the same solver
+SLOW = 0.3  # seconds: where the baseline takes longer, peers are left out; they call the same solver
 
 Call = Callable[[int], object]  # with the number of the input set
 Build = Callable[[], Call]
@@ -30,6 +30,7 @@ class Effort:
     most: int = 101
     least: int = 2
     sample_seconds: float = 1e-3  # CPU: a sample is at least so long
+    peers_up_to: float = SLOW
 
     def fewest(self, round_seconds: float) -> int:
         """Rounds that are taken in any case: enough for quartiles where they are cheap."""
@@ -80,14 +81,19 @@ def _prepare(call: Call, device: torch.device, effort: Effort) -> tuple[float, i
 
 
 def measure(
-    ours: Call, baseline: tuple[str, Call], peers: Mapping[str, Build], device: torch.device, effort: Effort
+    ours: Call,
+    baseline: tuple[str, Call],
+    peers: Mapping[str, Build],
+    device: torch.device,
+    effort: Effort,
+    name_of_ours: str = OURS,
 ) -> Times:
     """Time ours, the baseline and the peers. What one of the others raises is noted; what ours raises goes up."""
-    calls, prepared = {OURS: ours}, {OURS: _prepare(ours, device, effort)}
+    calls, prepared = {name_of_ours: ours}, {name_of_ours: _prepare(ours, device, effort)}
     failed: dict[str, str] = {}
     others: dict[str, Build] = {baseline[0]: lambda: baseline[1], **peers}
     for name, build in others.items():
-        if name in peers and prepared.get(baseline[0], (0.0, 1))[0] > SLOW_PEER:
+        if name in peers and prepared.get(baseline[0], (0.0, 1))[0] > effort.peers_up_to:
             continue
         try:
             call = build()
@@ -113,7 +119,7 @@ def measure(
     return Times(seconds, failed)
 
 
-def timed_row(case: Case, times: Times, baseline: str, at_least: bool, kind: Kind = "ratio") -> Row:
+def timed_row(case: Case, times: Times, baseline: str, at_least: bool, kind: Kind = "ratio", method: str = OURS) -> Row:
     """The row of measured times: the figure is the median over rounds of the ratio in a round, or our milliseconds.
 
     Without a baseline, which may have raised, there are no ratios, and a figure that is one is missing.
@@ -125,7 +131,7 @@ def timed_row(case: Case, times: Times, baseline: str, at_least: bool, kind: Kin
         if base is not None
     }
     seconds = {name: quartiles(values) for name, values in times.seconds.items()}
-    first, figure, third = [1e3 * value for value in seconds[OURS]] if kind != "ratio" else ratios.get(OURS, [None] * 3)
+    first, figure, third = [1e3 * value for value in seconds[method]] if kind != "ratio" else ratios.get(method, [None] * 3)
     return Row(
         case.section,
         case.label,
@@ -137,8 +143,10 @@ def timed_row(case: Case, times: Times, baseline: str, at_least: bool, kind: Kin
         case.target,
         at_least if kind == "ratio" else False,
         baseline,
-        len(times.seconds[OURS]),
+        len(times.seconds[method]),
         seconds,
         ratios,
         failed=times.failed,
+        function=case.function,
+        method=method,
     )

@@ -13,9 +13,9 @@ from typing import Any
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.records import machine as record
 
-from .cases import SECTIONS
+from . import on_request
 from .rows import Row
-from .table import losses, number, summary, target
+from .table import EXPLAINED, losses, number, summary, target
 
 DRAWN = ("eigh", "backward", "inv_sqrtm", "whitening")
 FIGURES = "figures"  # a folder beside the page
@@ -98,10 +98,13 @@ def measured(path: Path, page: Path) -> str:
     if any(row.section in DRAWN for row in rows):
         parts.append(f"![speed by d and batch, {name}]({FIGURES}/speed-{record.slug(name)}.svg)")
     for section in dict.fromkeys(row.section for row in rows):
+        if section in on_request.SECTIONS:  # the whole table has it, with a column a method or a note
+            parts.append(f"`{section}`: {EXPLAINED[section]}. See the whole table.")
+            continue
         some = [row for row in rows if row.section == section]
         shapes = {row.case for row in some}
         shape = f", input {shapes.pop()}" if len(shapes) == 1 and shapes != {""} else ""
-        parts += [f"`{section}`: {SECTIONS.get(section, '')}{shape}.", pivot(some)]
+        parts += [f"`{section}`: {EXPLAINED.get(section, '')}{shape}.", pivot(some)]
     return "\n\n".join(parts)
 
 

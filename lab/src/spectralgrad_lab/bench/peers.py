@@ -1,4 +1,6 @@
-"""The methods that we are compared with. Peers are optional: one that is not installed keeps its column, empty.
+"""The methods that are compared: ours by rule and solver, torch's, and the peers'.
+
+Peers are optional: one that is not installed keeps its column, empty.
 
 What they have to compare: torchspd has both roots with divided differences. xitorch has an eigendecomposition with a
 treatment of ties (`symeig`), from which both roots are made as with torch. kornia has no matrix root; its `zca_mean`
@@ -14,9 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import spectralgrad as sg
+
 Root = Callable[[Tensor], Tensor]
 Eigh = Callable[[Tensor], tuple[Tensor, Tensor]]
 OURS = "spectralgrad"
+EXACT = "spectralgrad Exact"  # ours, where other rules of ours stand beside it
+TORCH_EIGH = "torch.linalg.eigh"
+TORCH = "torch.linalg.eigh + autograd"
 TORCHSPD, XITORCH, KORNIA = PEERS = ("torchspd", "xitorch", "kornia")
 
 
@@ -110,6 +117,43 @@ def kornia_whitening(eps: float) -> Root | None:
 
 def torch_inv_sqrtm(M: Tensor) -> Tensor:
     """M^(-1/2) by torch.linalg.eigh and autograd: the textbook gradient, 1/gap with no guard."""
-    root = from_eigenpairs("torch", torch.linalg.eigh).inv_sqrtm
+    root = from_eigenpairs(TORCH, torch.linalg.eigh).inv_sqrtm
     assert root is not None
     return root(M)
+
+
+def _ours(name: str, **options: Any) -> Method:
+    return Method(f"{OURS} {name}", lambda M: sg.sqrtm(M, **options), lambda M: sg.inv_sqrtm(M, **options))
+
+
+def methods() -> list[Method]:
+    """Every method that has roots of matrices, or would have if it were installed. kornia has none: see `zca_of_samples`."""
+    return [
+        _ours("Exact", gradient=sg.Exact()),
+        _ours("NewtonSchulz()", solver=sg.NewtonSchulz()),
+        from_eigenpairs(TORCH, torch.linalg.eigh),
+        _ours("Taylor(9)", gradient=sg.Taylor(9)),
+        _ours("Lorentzian", gradient=sg.Lorentzian()),
+        _ours("NewtonSchulz(steps=5)", solver=sg.NewtonSchulz(steps=5)),
+        torchspd(),
+        xitorch(),
+    ]
+
+
+def zca_of_samples(eps: float) -> dict[str, Root | None]:
+    """X (d, n) of mean zero -> (X X^T / n + eps I)^(-1/2), by every method, kornia's too."""
+
+    def through(root: Root) -> Root:
+        return lambda X: root(X @ X.mT / X.shape[-1] + eps * torch.eye(X.shape[0], dtype=X.dtype))
+
+    made = {method.name: None if method.inv_sqrtm is None else through(method.inv_sqrtm) for method in methods()}
+    return {**made, KORNIA: kornia_zca_of_samples(eps)}
+
+
+def label(name: str) -> str:
+    """A short column head: ours without the package's name, torch's without «+ autograd».
+
+    >>> label("spectralgrad Taylor(9)"), label(TORCH)
+    ('Taylor(9)', 'torch.linalg.eigh')
+    """
+    return name.removeprefix(f"{OURS} ").removesuffix(" + autograd")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from .peers import OURS
 
 Quartiles = tuple[float, float, float]  # first quartile, median, third quartile
-Kind = Literal["ratio", "milliseconds", "error"]
+Kind = Literal["ratio", "milliseconds", "error", "share"]
 Verdict = Literal["met", "missed", "failed", "-"]
 
 
@@ -16,8 +16,9 @@ Verdict = Literal["met", "missed", "failed", "-"]
 class Row:
     """A measured case.
 
-    ``figure`` is what the target speaks of: a ratio of times, milliseconds or an error. Ratios are the baseline's time over
-    the method's where more is better (``at_least``), and the method's over the baseline's where less is.
+    ``figure`` is what the target speaks of: a ratio of times, milliseconds, an error or a share, of ``method``. Ratios are
+    the baseline's time over the method's where more is better (``at_least``), and the method's over the baseline's where
+    less is.
 
     >>> Row("eigh", "", 64, 16, "ratio", figure=25.0, target=20.0).verdict
     'met'
@@ -40,20 +41,30 @@ class Row:
     ratios: dict[str, Quartiles] = field(default_factory=dict)
     errors: dict[str, float] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)  # by method; ours: nothing was measured
+    function: str = ""  # what was called, where the section does not say it
+    dtype: str = ""
+    method: str = OURS
+    note: str = ""  # what else was seen
 
     @property
     def verdict(self) -> Verdict:
-        if OURS in self.failed or self.figure is None:
+        if OURS in self.failed or self.method in self.failed or self.figure is None:
             return "failed"
         if self.target is None:
             return "-"
         kept = self.figure >= self.target if self.at_least else self.figure <= self.target
         return "met" if kept else "missed"  # NaN keeps nothing
 
+    def missed_by(self, method: str) -> bool:
+        """Whether this method's error is beyond the target; what is absent misses nothing."""
+        if self.target is None or method not in {**self.errors, **self.failed}:
+            return False
+        return method in self.failed or not self.errors[method] <= self.target
+
     @property
     def faster(self) -> list[str]:
         """Who did the same work in less time. Batch norm, from which a ratio "at most" is counted, does less work."""
-        ours = self.seconds.get(OURS)
+        ours = self.seconds.get(self.method)
         rivals = [name for name in self.seconds if name != self.baseline or self.at_least or self.kind != "ratio"]
         return [name for name in rivals if ours is not None and self.seconds[name][1] < ours[1]]
 

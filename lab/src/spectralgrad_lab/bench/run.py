@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ import torch
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.records import machine as record
 
-from . import accuracy, graph, layers, matrices
-from .cases import SECTIONS, Case, cases
+from . import accuracy, graph, layers, matrices, on_request
+from .case import Case
+from .cases import SECTIONS, cases
 from .measure import FULL_CPU, FULL_GPU, QUICK, Effort
 from .peers import OURS
 from .progress import Progress
@@ -21,6 +23,18 @@ from .rows import Row
 from .table import report
 
 Task = Callable[[Case, torch.device, Effort], list[Row]]
+
+
+def _later(module: str, name: str) -> Task:
+    """A task whose module is imported when it is first called."""
+
+    def task(case: Case, device: torch.device, effort: Effort) -> list[Row]:
+        rows: list[Row] = getattr(import_module(f"{__package__}.{module}"), name)(case, device, effort)
+        return rows
+
+    return task
+
+
 TASKS: dict[str, Task] = {
     "eigh": matrices.time_eigh,
     "accuracy": accuracy.check_eigh,
@@ -30,6 +44,17 @@ TASKS: dict[str, Task] = {
     "resnet": layers.time_resnet,
     "pooling": layers.time_pooling,
     "graph": graph.check_graph,
+    # On request; imported when asked: they need more than torch, or a GPU.
+    "gradients": _later("gradients", "check_gradients"),
+    "roots": _later("roots", "time_roots"),
+    "roots64": _later("roots", "time_roots"),
+    "digits": _later("digits", "count_finished"),
+    "style": _later("style", "time_style"),
+    "host": _later("host", "time_host"),
+    "kernels": _later("kernels", "time_kernels"),
+    "layouts": _later("kernels", "time_layouts"),
+    "newton": _later("newton", "time_newton"),
+    "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps
 
@@ -43,9 +68,9 @@ class Options:
     only: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.only if name not in SECTIONS]
+        unknown = [name for name in self.only if name not in TASKS]
         if unknown:
-            raise OptionError(f"bench: --only takes {', '.join(SECTIONS)}; got {', '.join(unknown)}.")
+            raise OptionError(f"bench: --only takes {', '.join(TASKS)}; got {', '.join(unknown)}.")
         if self.gpu and not torch.cuda.is_available():
             raise OptionError("bench: --gpu needs a CUDA device, and torch finds none. Leave --gpu out to measure the CPU.")
         if not self.cases():
@@ -72,6 +97,11 @@ class Outcome:
     partial: bool = False
     seconds: float = 0.0
 
+    @property
+    def broken(self) -> list[Row]:
+        """Rows that break a promise: missed or failed, in a section where that is a failure."""
+        return [row for row in self.rows if row.section in on_request.PROMISES and row.verdict in ("missed", "failed")]
+
 
 def run(options: Options, progress: Progress) -> Outcome:
     """Measure every case. KeyboardInterrupt ends it and marks the outcome partial."""
@@ -97,8 +127,11 @@ def _guarded(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     try:
         rows = TASKS[case.section](case, device, effort)
     except Exception as error:  # the rest goes on, and the table says it
-        return [Row(case.section, case.label, case.d, case.batch, "error", failed={OURS: _message(error)})]
-    if device.type == "cpu" and torch.get_num_threads() < 2:  # the targets of times are for two threads or more
+        what = case.label or case.kind
+        failed = Row(case.section, what, case.d, case.batch, "error", failed={OURS: _message(error)})
+        return [replace(failed, function=case.function, dtype=case.dtype if case.function else "")]
+    # The targets of times are for two threads or more, but for those of sections that know better.
+    if device.type == "cpu" and torch.get_num_threads() < 2 and case.section in SECTIONS:
         rows = [row if row.kind == "error" else replace(row, target=None) for row in rows]
     return rows
 
@@ -125,6 +158,10 @@ def markdown(about: dict[str, Any], rows: list[Row]) -> str:
 
 def write(folder: Path, options: Options, about: dict[str, Any], rows: list[Row]) -> list[str]:
     """Leave bench-<machine>.json and .md; returns their names. A part has its own name: it never replaces the whole."""
-    parts = [*["quick"] * options.quick, *options.only, *["partial"] * about["partial"]]
-    stem = "-".join(["bench", record.slug(record.machine_name(about)), *parts])
+    kept = (
+        on_request.STEMS.get(options.only[0]) if len(options.only) == 1 else None
+    )  # such a section has a record of its own
+    sections = [] if kept else options.only
+    parts = [*["quick"] * options.quick, *sections, *["partial"] * about["partial"]]
+    stem = "-".join([kept or "bench", record.slug(record.machine_name(about)), *parts])
     return record.write(folder, stem, about, [row.for_record() for row in rows], markdown(about, rows))

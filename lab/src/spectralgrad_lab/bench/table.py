@@ -2,11 +2,13 @@
 
 from spectralgrad_lab.records import machine as record
 
+from . import comparison, on_request
 from .cases import SECTIONS
 from .peers import OURS, PEERS
 from .rows import Row
 
 MARKS = {"met": "met", "missed": "MISSED", "failed": "FAILED", "-": ""}
+EXPLAINED = {**SECTIONS, **on_request.SECTIONS}
 HEADER = ["section", "case", "d", "B", "rounds", "ours", "against", "figure", "target", "", *PEERS]
 
 
@@ -25,6 +27,8 @@ def figure(row: Row) -> str:
     """The figure with its quartiles."""
     if row.figure is None:
         return "-"
+    if row.kind == "share":
+        return f"{100 * row.figure:.3g} %"
     unit = {"ratio": "x", "milliseconds": " ms", "error": ""}[row.kind]
     spread = "" if row.spread is None else f" ({number(row.spread[0])} to {number(row.spread[1])})"
     return f"{number(row.figure)}{unit}{spread}"
@@ -49,7 +53,8 @@ def _peer(row: Row, name: str) -> str:
 def line(row: Row) -> list[str]:
     """The cells of a row, under `HEADER`."""
     against = f"{_value(row, row.baseline)} {row.baseline}" if row.baseline else "-"
-    what = [row.section, row.case, str(row.d), str(row.batch), str(row.rounds or "")]
+    case = ", ".join(filter(None, (row.function, row.case)))
+    what = [row.section, case, str(row.d), str(row.batch), str(row.rounds or "")]
     result = row.failed[OURS] if OURS in row.failed else figure(row)
     return [
         *what,
@@ -85,11 +90,20 @@ def losses(rows: list[Row]) -> list[str]:
 
 
 def report(rows: list[Row]) -> str:
-    """What the sections are, the table, the count of targets."""
-    present = [name for name in SECTIONS if any(row.section == name for row in rows)]
-    explained = "\n".join(f"- {name}: {SECTIONS[name]}" for name in present)
+    """What the sections are, the tables, the count of targets."""
+    present = [name for name in EXPLAINED if any(row.section == name for row in rows)]
+    explained = "\n".join(f"- {name}: {EXPLAINED[name]}" for name in present)
+    compared = comparison.report(rows)
+    rows = [row for row in rows if row.section not in comparison.SECTIONS]
+    return "\n\n".join([explained, *(_listed(rows) if rows or not compared else []), *compared])
+
+
+def _listed(rows: list[Row]) -> list[str]:
     legend = (
         "Times are medians; figures have their quartiles. A figure with `x` is the ratio that its section names, and so is "
         "a peer's. Empty under a peer: not installed, no such function, or left out because the baseline takes over 0.3 s."
     )
-    return "\n\n".join([explained, legend, record.table(HEADER, [line(row) for row in rows]), summary(rows)])
+    noted = any(row.note for row in rows)
+    header = [*HEADER, "note"] if noted else HEADER
+    lines = [[*line(row), row.note] if noted else line(row) for row in rows]
+    return [legend, record.table(header, lines), summary(rows)]

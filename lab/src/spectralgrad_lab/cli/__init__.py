@@ -2,14 +2,10 @@
 
 import sys
 
-from .bench import bench
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code: 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else argv
-    if arguments[:1] == ["bench"]:
-        return bench(arguments[1:])  # needs torch alone
     try:
         from .app import app
     except ModuleNotFoundError as error:

@@ -24,7 +24,7 @@ from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import cores, run_trials
 
 from .bars import SPEAKS, Bars, label
-from .bench import STOPPED
+from .bench import EPILOG, STOPPED, BenchCommand, bench
 from .style import train_style
 from .transfer import run_transfer
 
@@ -220,8 +220,4 @@ def _answering(command: str, function: Callable[..., None]) -> Callable[..., Non
 
 app.command("transfer")(_answering("transfer", run_transfer))
 app.command("train-style")(_answering("train-style", train_style))
-
-
-@app.command("bench")
-def _bench() -> None:
-    """Our speed and accuracy beside torch's; see bench --help."""
+app.command("bench", cls=BenchCommand, epilog=EPILOG)(_answering("bench", bench))

@@ -1,73 +1,77 @@
-"""`spectralgrad bench`."""
+"""The command bench: our speed and accuracy beside torch's, batch norm's and other packages'."""
 
-import argparse
-import sys
 from pathlib import Path
+from typing import Annotated, Any
 
-import spectralgrad as sg
+import typer
+from typer.core import TyperCommand
 
-STOPPED = 130  # the exit code of a program that Ctrl-C ended
+from spectralgrad_lab.bench import on_request
+from spectralgrad_lab.bench.cases import SECTIONS
+from spectralgrad_lab.bench.command import STOPPED, fill_page
+from spectralgrad_lab.bench.command import bench as measure
+from spectralgrad_lab.bench.run import Options
+
+__all__ = ["EPILOG", "STOPPED", "BenchCommand", "bench"]
+
 RESULTS = Path("results")
 PAGE = Path("docs/speed.md")
+SEVERAL = ("--only", "--page")  # take one value or more
+OPTIONAL = {"--write": str(RESULTS)}  # may stand without a value
+
+Gpu = Annotated[bool, typer.Option("--gpu", help="measure the CUDA device (default: the CPU)")]
+Quick = Annotated[bool, typer.Option("--quick", help="a small part, in seconds")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="NAME...", help="sections to run")]
+Write = Annotated[
+    Path | None, typer.Option("--write", metavar="[FOLDER]", help=f"leave a JSON record and its table in {RESULTS}/")
+]
+Page = Annotated[
+    list[Path] | None,
+    typer.Option("--page", metavar="RECORD...", help="measure nothing; fill the page and its figures from records"),
+]
+Into = Annotated[Path, typer.Option("--into", metavar="PAGE", help="the page that --page fills")]
+
+EPILOG = "\n\n".join(
+    [
+        "Sections: " + "; ".join(f"{name}: {what}" for name, what in SECTIONS.items()) + ".",
+        "On request, with --only: " + "; ".join(f"{name}: {what}" for name, what in on_request.SECTIONS.items()) + ".",
+    ]
+)
 
 
-def _parser() -> argparse.ArgumentParser:
-    from spectralgrad_lab.bench.cases import SECTIONS
+def spread(words: list[str]) -> list[str]:
+    """The command line with a flag before each of its values, and every optional value in its place.
 
-    bench = argparse.ArgumentParser(
-        prog="spectralgrad bench",
-        description="our speed and accuracy beside torch's, batch norm's and other packages', with a target for each",
-        epilog="sections: " + "; ".join(f"{name}: {what}" for name, what in SECTIONS.items()),
-    )
-    bench.add_argument("--gpu", action="store_true", help="measure the CUDA device (default: the CPU)")
-    bench.add_argument("--quick", action="store_true", help="a small part, in seconds")
-    bench.add_argument("--only", nargs="+", default=[], metavar="NAME", help=f"sections to run: {', '.join(SECTIONS)}")
-    bench.add_argument(
-        "--write",
-        nargs="?",
-        type=Path,
-        const=RESULTS,
-        metavar="FOLDER",
-        help="leave a JSON record and its table in results/",
-    )
-    bench.add_argument(
-        "--page", nargs="+", type=Path, metavar="RECORD", help="measure nothing; fill the page and its figures from records"
-    )
-    bench.add_argument(
-        "--into", type=Path, default=PAGE, metavar="PAGE", help=f"the page that --page fills (default: {PAGE})"
-    )
-    return bench
+    >>> spread(["--only", "eigh", "graph", "--write", "--gpu"])
+    ['--only', 'eigh', '--only', 'graph', '--write', 'results', '--gpu']
+    >>> spread(["--write", "there", "--only"])
+    ['--write', 'there', '--only']
+    """
+    found: list[str] = []
+    flag, values = "", 0
+    for word in [*words, "--"]:
+        if not word.startswith("--"):
+            found += [flag, word] if flag in SEVERAL and values else [word]
+            values += 1
+            continue
+        if flag in OPTIONAL and not values:
+            found.append(OPTIONAL[flag])
+        flag, values = word, 0
+        found.append(word)
+    return found[:-1]
 
 
-def bench(argv: list[str]) -> int:
-    """Run `bench`, which needs torch alone; returns the exit code."""
-    arguments = _parser().parse_args(argv)
-    from spectralgrad_lab.bench.page import write_page
-    from spectralgrad_lab.bench.progress import Progress
-    from spectralgrad_lab.bench.run import Options, markdown, write
-    from spectralgrad_lab.bench.run import bench as measure
+class BenchCommand(TyperCommand):
+    """Flags with several values, `--only eigh graph`, and one whose value may be left out, `--write`."""
 
-    try:
-        if arguments.page:
-            for path in write_page(arguments.page, arguments.into):
-                print(path)
-            return 0
-        options = Options(arguments.gpu, arguments.quick, arguments.only)
-        if arguments.write:
-            arguments.write.mkdir(parents=True, exist_ok=True)  # a folder that cannot be had is an error before, not after
-        about, outcome = measure(options, Progress())
-        print(markdown(about, outcome.rows), flush=True)
-        if arguments.write and outcome.rows:
-            print(f"\nwrote {' and '.join(write(arguments.write, options, about, outcome.rows))} to {arguments.write}")
-    except sg.errors.OptionError as error:
-        print(f"spectralgrad {error}", file=sys.stderr)
-        return 2
-    except ModuleNotFoundError as error:
-        print(f"spectralgrad bench --page: needs {error.name}. pip install 'spectralgrad[plot]' has it.", file=sys.stderr)
-        return 1
-    except OSError as error:
-        print(f"spectralgrad bench: {error.filename}: {error.strerror}.", file=sys.stderr)
-        return 1
-    if outcome.partial:
-        print("spectralgrad bench: stopped; above is what was done.", file=sys.stderr)
-    return STOPPED if outcome.partial else 0
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, spread(args))
+
+
+def bench(
+    gpu: Gpu = False, quick: Quick = False, only: Only = None, write: Write = None, page: Page = None, into: Into = PAGE
+) -> None:
+    """Our speed and accuracy beside torch's, batch norm's and other packages', with a target for each."""
+    code = fill_page(page, into) if page else measure(Options(gpu, quick, only or []), write)
+    if code:
+        raise typer.Exit(code)

@@ -14,25 +14,28 @@ about 16 - log10(n kappa^(1/2)) digits, and the last residual bounds what is lef
 not. A float64 eigendecomposition serves as the approximate inverse for the corrections and nothing else, so its error
 changes the number of rounds and not the result.
 
-`accuracy.py` takes the first for single matrices up to d = 16 and requires there that the second agrees.
+`gradients.py` takes the first for single matrices up to d = 16 and requires there that the second agrees.
 """
 
 from collections.abc import Callable
+from typing import Any
 
-import extended as ex
-import mpmath
 import numpy as np
-from extended import Pair
 from numpy import ndarray
 
+from . import extended as ex
+from .extended import Pair
+
 DIGITS = 50
-TIE = mpmath.mpf(10) ** -25  # relative gap below which f' at the mean is better than the quotient: both have 25 digits
+TIE = 1e-25  # relative gap below which f' at the mean is better than the quotient: both have 25 digits
 ROUNDS = 20
 RESIDUAL = 1e-24  # what a solution must reach; times kappa = 1e12 this is still far below float64
 
 
 def by_mpmath(M: ndarray, G: ndarray, inverse: bool) -> ndarray:
     """The gradient (n, n) for one exact matrix (n, n) and its cotangent, in float64 after 50 digits."""
+    import mpmath  # type: ignore[import-untyped]  # of the extra `bench`
+
     with mpmath.workdps(DIGITS):
         H, C = (mpmath.matrix(((x + x.T) / 2).tolist()) for x in (M.astype(np.float64), G.astype(np.float64)))
         w, V = mpmath.eigsy(H)
@@ -45,11 +48,12 @@ def by_mpmath(M: ndarray, G: ndarray, inverse: bool) -> ndarray:
         return np.array((V * inner * V.T).tolist(), dtype=np.float64)
 
 
-def _quotient(a: mpmath.mpf, b: mpmath.mpf, fa: mpmath.mpf, fb: mpmath.mpf, inverse: bool) -> mpmath.mpf:
+def _quotient(a: Any, b: Any, fa: Any, fb: Any, inverse: bool) -> Any:
+    """(fa - fb) / (a - b) of mpmath's numbers, and f' at a tie."""
     if abs(a - b) > TIE * max(a, b):
         return (fa - fb) / (a - b)
     mean = (a + b) / 2
-    return -1 / (2 * mean * mpmath.sqrt(mean)) if inverse else 1 / (2 * mpmath.sqrt(mean))
+    return -1 / (2 * mean * mean.sqrt()) if inverse else 1 / (2 * mean.sqrt())
 
 
 def by_refinement(M: Pair, G: Pair, inverse: bool) -> Pair:
@@ -74,7 +78,8 @@ def _roots(M: Pair) -> tuple[Pair, Pair, Callable[[ndarray], ndarray]]:
 
     def solve(R: ndarray) -> ndarray:
         X = V @ ((Vt @ R @ V) / sums) @ Vt
-        return (X + X.swapaxes(-1, -2)) / 2
+        half: ndarray = (X + X.swapaxes(-1, -2)) / 2
+        return half
 
     start = ex.symmetric_part(ex.as_pair((V * a[..., None, :]) @ Vt))
     Y = _refine(lambda Y: ex.add(M, ex.negative(ex.matmul(Y, Y))), solve, start, M)

@@ -1,6 +1,4 @@
-"""The CUDA C++ kernels on a GPU: what the emulator cannot show. Skipped without one."""
-
-import copy
+"""The CUDA C++ kernels on a GPU: what the emulator cannot show."""
 
 import pytest
 import torch
@@ -8,15 +6,12 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi, spectral
-from spectralgrad.kernels.graphs import Replayed
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
-from spectralgrad.nn import DecorrelatedBatchNorm2d
-from spectralgrad_lab.transfer.matching import nearest_map
 from support import cases
 from support.families import SCALES, disagreements, families, faults
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = pytest.mark.cuda
 REALS = [torch.float32, torch.float64]
 SCALARS: list[Scalar] = [Sqrt(), InverseSqrt(), Log(), Exp(), Power(alpha=0.3), Power(alpha=-1.7), InverseSqrt(1.2)]
 
@@ -89,19 +84,6 @@ def test_a_step_in_a_graph_is_the_eager_one() -> None:
         assert torch.equal(x, y)
 
 
-def test_replayed_is_called() -> None:
-    """The map of a style transfer: first called, then recorded, then replayed with other values, on two streams."""
-    replayed = Replayed(nearest_map)
-    for stream in (torch.cuda.current_stream(), torch.cuda.Stream()):
-        with torch.cuda.stream(stream):
-            for seed in range(4):
-                C, S = (cases.random_covariance(64, 1, seed=2 * seed + i).cuda() for i in range(2))
-                got, expected = replayed(C, S), nearest_map(C.cpu(), S.cpu())
-                assert cases.relative_error(got.cpu(), expected) < 1e-7
-    assert not replayed.refused
-    assert sum(record is not None for record in replayed.records.values()) == 2
-
-
 def test_nan_stays_where_it_was_and_is_counted() -> None:
     M = cases.random_covariance(4, 40, dtype=torch.float32).cuda()
     M[5, 1, 2] = torch.nan
@@ -119,32 +101,3 @@ def test_gradients_from_several_threads() -> None:
     N = M.detach().cpu().requires_grad_()
     (h,) = torch.autograd.grad(sg.logm(N).sum(), N)
     torch.testing.assert_close(g.cpu(), h, rtol=1e-10, atol=1e-10)
-
-
-@pytest.mark.parametrize("memory", ["contiguous", "channels last", "misaligned"])
-@pytest.mark.parametrize("d", [1, 3, 16, 64])
-def test_a_whitening_step(d: int, memory: str) -> None:
-    """Output, gradients and running values against the CPU in float64, twice: the second launch is the kept one."""
-    channels = 2 * d
-    mix = cases.random(channels, channels)
-    x = torch.einsum("ij,njhw->nihw", mix, cases.random(16, channels, 8, 8, seed=1)).float() + 2
-    g = cases.random(16, channels, 8, 8, seed=2).float()
-    on_gpu = x.cuda()
-    if memory == "channels last":
-        on_gpu = on_gpu.contiguous(memory_format=torch.channels_last)
-    if memory == "misaligned":
-        on_gpu = torch.empty(x.numel() + 1, device="cuda")[1:].view_as(x).copy_(x)
-        assert on_gpu.data_ptr() % 16
-    layer = DecorrelatedBatchNorm2d(channels, d, eps=1e-3).cuda()
-    exact = copy.deepcopy(layer).cpu().double()
-    for _ in range(2):
-        found = []
-        for which, value in ((layer, on_gpu), (exact, x.double())):
-            leaf = value.detach().requires_grad_()
-            y = which(leaf)
-            assert (type(y.grad_fn).__name__ == "_WhitenBackward") == y.is_cuda
-            found.append([y.detach(), *torch.autograd.grad(y, [leaf, *which.parameters()], g.to(y))])
-        for got, want in zip(*found, strict=True):
-            assert cases.relative_error(got.cpu(), want) < 1e-4
-    for name, buffer in exact.named_buffers():
-        assert cases.relative_error(layer.get_buffer(name).cpu().double(), buffer.double()) < 1e-5

@@ -1,0 +1,12 @@
+"""Tests marked `cuda` are skipped where torch finds no GPU; `make test-gpu` runs them, and nothing else."""
+
+import pytest
+import torch
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("cuda"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

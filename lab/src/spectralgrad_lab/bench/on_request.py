@@ -1,0 +1,127 @@
+"""The sections that are measured only when `--only` names them: they are slow, or answer a question of their own."""
+
+import itertools
+
+import torch
+
+from .case import Case
+from .inputs import KINDS_OF_SAMPLES, kinds
+
+SECTIONS = {
+    "gradients": "relative error of the gradients of roots against references of 30 to 50 digits, every method",
+    "roots": "forward + backward of M^(-1/2), float32, every method / torch.linalg.eigh + autograd: above 1 is slower",
+    "roots64": "the same in float64",
+    "digits": "trainings on digits with whitening after conv1: how many finish, by rule, d and eps",
+    "style": "a deep style transfer and its parts; the share of the decompositions",
+    "host": "where the host time of a whitening step goes",
+    "kernels": "device time of the passes of a whitening layer, from a CUDA graph",
+    "layouts": "whitening / batch norm by dtype and memory format: by events, by the wall clock, as a CUDA graph",
+    "newton": "roots by products, products in float64 / in float32; a batched product; pooling of a small map",
+    "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
+}
+PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
+STEMS = {"gradients": "core-accuracy", "roots": "core-speed"}  # of their records; else `bench`
+
+MATRIX_ROOTS = ("sqrtm", "inv_sqrtm")
+SINGULAR_SAMPLES = "powm(X X^T/n, 0.5) by X"
+ZCA = "ZCA matrix by X"
+ZCA_OF_SAMPLES = "ZCA matrix of samples"
+LIMIT_FROM_SAMPLES = 1e-6  # powm(X X^T / n, 0.5) with n < d and no eps, float64
+RULES = ("Exact", "Taylor(9)", "Analytic")
+PASSES = ("moments", "transform", "sums", "combine")
+GROUP_SIZES = (4, 8, 16, 32, 64)
+MAPS = (128, 64, 32, 32)
+
+
+def _gradients(sizes: tuple[int, ...]) -> list[Case]:
+    largest, dtypes = 16, ("float64", "float32")
+    cases = [
+        Case("gradients", d, 1, LIMIT_FROM_SAMPLES, function=SINGULAR_SAMPLES, dtype="float64", kind="n = d/2, no eps")
+        for d in sizes
+    ]
+    for dtype, function in itertools.product(dtypes, MATRIX_ROOTS):
+        for kind, d in itertools.product(kinds(getattr(torch, dtype)), sizes):
+            cases.append(Case("gradients", d, largest, batches=(1, largest), function=function, dtype=dtype, kind=kind))
+    for dtype, kind, d in itertools.product(dtypes, KINDS_OF_SAMPLES, sizes):
+        cases.append(Case("gradients", d, 1, function=ZCA, dtype=dtype, kind=kind))
+    return cases
+
+
+def _roots(section: str, dtype: str, sizes: tuple[int, ...], batches: tuple[int, ...]) -> list[Case]:
+    # Two of the usual times: a ratio near 1 needs more rounds.
+    matrices = [
+        Case(section, d, batch, function="inv_sqrtm", dtype=dtype, patience=2.0)
+        for d, batch in itertools.product(sizes, batches)
+    ]
+    return matrices + [Case(section, d, 1, function=ZCA_OF_SAMPLES, dtype=dtype, patience=2.0) for d in sizes]
+
+
+def _digits(dimensions: tuple[int, ...], eps: tuple[float, ...], steps: int, seeds: int) -> list[Case]:
+    return [
+        Case("digits", d, 64, None if rule == "Analytic" else 1.0, kind=rule, eps=eps, steps=steps, seeds=seeds)
+        for rule, d in itertools.product(RULES, dimensions)
+    ]
+
+
+def _kernels(sizes: tuple[int, ...]) -> list[Case]:
+    ways = (("tf32x3", "contiguous"), ("tf32x3", "channels_last"), ("ieee", "contiguous"))
+    return [Case("kernels", d, 128, shape=MAPS, function=mode, kind=layout) for d in sizes for mode, layout in ways]
+
+
+def _layouts(sizes: tuple[int, ...]) -> list[Case]:
+    formats = itertools.product(("float32", "bfloat16"), ("contiguous", "channels_last"), sizes)
+    return [Case("layouts", d, 128, 2.0, MAPS, dtype=dtype, kind=layout) for dtype, layout, d in formats]
+
+
+def _newton(sizes: tuple[int, ...], batches: tuple[int, ...]) -> list[Case]:
+    products = [Case("newton", n, batch, function="bmm") for n, batch in ((256, 256), (196, 128))]
+    roots = [Case("newton", n, batch, function="inv_sqrtm") for n in sizes for batch in batches]
+    milliseconds = Case("newton", 256, 256, 20.0, function="milliseconds of inv_sqrtm")
+    return [*products, *roots, milliseconds, Case("newton", 256, 128, 15.0, (128, 256, 7, 7), function="CovariancePool2d")]
+
+
+def _settings(sizes: tuple[int, ...]) -> list[Case]:
+    return [Case("settings", d, 128, shape=MAPS, kind=name) for d in sizes for name in PASSES]
+
+
+# A style transfer by its size; dtype float16 is `--half`.
+STYLE_GPU = [Case("style", 512, 1, 300.0), Case("style", 512, 1, 300.0, dtype="float16")]
+CPU = [
+    *_gradients((4, 16, 64, 128)),
+    *_roots("roots", "float32", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
+    *_roots("roots64", "float64", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
+    *_digits((4, 8, 16, 32, 64), (1e-2, 1e-3, 1e-4, 1e-5), steps=100, seeds=5),
+    Case("style", 512, 1, 60e3),
+]
+CPU_QUICK = [
+    *_gradients((4, 16)),
+    *_roots("roots", "float32", (4, 32), (1, 16)),
+    *_roots("roots64", "float64", (4, 32), (1, 16)),
+    *_digits((8, 64), (1e-2, 1e-5), steps=10, seeds=1),
+    Case("style", 64, 1),  # too small for its targets
+]
+GPU = [
+    *STYLE_GPU,
+    Case("host", 16, 128, shape=MAPS),
+    *_kernels(GROUP_SIZES),
+    *_layouts(GROUP_SIZES),
+    *_newton((64, 128, 192, 256, 512), (16, 64, 256)),
+    *_settings((16, 32, 64)),
+]
+GPU_QUICK = [
+    *STYLE_GPU[:1],
+    Case("host", 16, 128, shape=MAPS),
+    *_kernels((16,)),
+    *_layouts((16,)),
+    *_newton((256,), (16,)),
+    *_settings((16,)),
+]
+
+
+def cases(gpu: bool, quick: bool) -> list[Case]:
+    """All of them, for the GPU or the CPU. Gradients, roots and digits are measured on the CPU alone.
+
+    >>> {case.section for case in cases(gpu=False, quick=True)} == {"gradients", "roots", "roots64", "digits", "style"}
+    True
+    """
+    return (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)
