@@ -1,8 +1,8 @@
 """What the kernels of the whitening layers promise on CUDA: accuracy, same bits, time, CUDA graphs.
 
 `python benchmarks/check_cuda_kernels.py` prints compact tables; exit code 1 if a limit is missed. `--sweep` instead times
-other settings for the tables of kernels/moments.py and kernels/affine.py. Every section stands alone. Most of the time
-would go into compiling some hundred kernels, so other processes do that first, side by side, into Triton's cache.
+other settings for the tables of kernels/moments.py and kernels/affine_launches.py. Every section stands alone. Most of
+the time would go into compiling some hundred kernels, so other processes do that first, side by side, into Triton's cache.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import spectralgrad as sg
-from spectralgrad.kernels import affine, moments, tiles
+from spectralgrad.kernels import affine, affine_launches, launches, moments, tiles
 from spectralgrad.nn.decorrelation import DecorrelatedBatchNorm2d
 
 GROUP_SIZES = (4, 8, 16, 32, 64)
@@ -48,12 +48,12 @@ def miss(name: str) -> str:
 @contextmanager
 def precision(mode: str) -> Iterator[None]:
     before, tiles.PRECISION = tiles.PRECISION, mode
-    tiles.forget_launches()
+    launches.forget_launches()
     try:
         yield
     finally:
         tiles.PRECISION = before
-        tiles.forget_launches()
+        launches.forget_launches()
 
 
 def error(got: Tensor, want: Tensor) -> float:
@@ -76,13 +76,13 @@ def passes(x: Tensor, g: Tensor, d: int) -> dict[str, tuple[Callable[[], object]
     generator = torch.Generator("cuda").manual_seed(1)
     A, S = (torch.randn(groups, d, d, device="cuda", generator=generator) / d**0.5 for _ in range(2))
     bias, shift = (torch.randn(C, device="cuda", generator=generator) for _ in range(2))
-    mean, rest, _ = moments.grouped_moments_twin(x, groups)
-    sums, combined = (g, x, groups, mean, rest), (g, x, A, S, mean, rest, shift)
+    mean, correction, _ = moments.grouped_moments_twin(x, groups)
+    sums, combined = (g, x, groups, mean, correction), (g, x, A, S, mean, correction, shift)
     return {
         "moments": (lambda: moments.grouped_moments(x, groups), lambda: moments.grouped_moments_twin(x, groups), 1),
         "transform": (
-            lambda: affine.transform(x, A, mean, rest, bias),
-            lambda: affine.transform_twin(x, A, mean, rest, bias),
+            lambda: affine.transform(x, A, mean, correction, bias),
+            lambda: affine.transform_twin(x, A, mean, correction, bias),
             2,
         ),
         "transposed": (
@@ -140,7 +140,7 @@ def accuracy() -> None:
             got, again, want = as_tuple(kernel()), as_tuple(kernel()), as_tuple(twin())
             if not all(torch.equal(a, b) for a, b in zip(got, again, strict=True)):
                 different.append(f"{name} {where}")
-            if name == "moments":  # mean + rest relative to the spread, which is about 1; then the scatter
+            if name == "moments":  # mean + correction relative to the spread, which is about 1; then the scatter
                 e = max(float((got[0].double() + got[1] - want[0].double() - want[1]).abs().max()), error(got[2], want[2]))
             else:
                 e = max(error(a, b) for a, b in zip(got, want, strict=True))
@@ -306,9 +306,9 @@ def sweep() -> None:
     """Other settings, timed from a CUDA graph: the best are for the tables in kernels/."""
     tables = {
         "moments": (moments.CONFIGS, 1),
-        "transform": (affine.CONFIGS, 2),
-        "sums": (affine.SUM_CONFIGS, 2),
-        "combine": (affine.COMBINE_CONFIGS, 3),
+        "transform": (affine_launches.CONFIGS, 2),
+        "sums": (affine_launches.SUM_CONFIGS, 2),
+        "combine": (affine_launches.COMBINE_CONFIGS, 3),
     }
     x, g = features(*SHAPE), features(*SHAPE, mean=0.0, seed=1)
     for d in (16, 32, 64):
@@ -321,14 +321,14 @@ def sweep() -> None:
                         table[d] = usual._replace(block=block, warps=warps, programs=programs)
                         if block < 16:
                             continue
-                        tiles.forget_launches()
+                        launches.forget_launches()
                         try:
                             tried.append((gpu_time(captured(calls[name][0]), runs=20, warm_up=3), table[d]))
                         except Exception as problem:  # out of shared memory, mostly
                             print(f"  {name} d={d} {table[d]}: {type(problem).__name__}")
                             torch.cuda.synchronize()
             table[d] = usual
-            tiles.forget_launches()
+            launches.forget_launches()
             for ms, config in sorted(tried)[:3]:
                 print(f"  {name} d={d} {ms * 1e3:.0f} us ({tensors * x.nbytes / ms / 1e6:.0f} GB/s) {config}", flush=True)
 

@@ -13,12 +13,12 @@ import torch
 from check_cuda_kernels import captured, wall_time
 from torch import Tensor, nn
 
-from spectralgrad.kernels import jacobi, spectral, tiles, whitening
+from spectralgrad.kernels import jacobi, launches, spectral, whitening
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 
 SHAPE, GROUP = (128, 64, 32, 32), 16
 PARTS: list[tuple[Any, str]] = [
-    (tiles.Launch, "__call__"),
+    (launches.Launch, "__call__"),
     (jacobi, "launch"),
     (spectral, "launch_value"),
     (spectral, "launch_derivative"),

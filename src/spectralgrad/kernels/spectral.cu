@@ -15,7 +15,7 @@
 typedef long long int64;
 typedef REAL real;
 
-enum Function { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
+enum ScalarFunction { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
 enum Border { NOTHING, TO_ZERO, TO_ROUNDING, NOT_NEGATIVE };
 constexpr int SIDE = N / TILE;     // threads along a row
 constexpr int THREADS = SIDE * SIDE;

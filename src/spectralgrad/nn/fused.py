@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import Parameter
 
-from spectralgrad.kernels import tiles, whitening
+from spectralgrad.kernels import buffers, tiles, whitening
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.calculus import call, in_transform
@@ -78,7 +78,7 @@ class Step:
     start: Tensor | None = None
     kept: whitening.Kept | None = None
 
-    def of_groups(self, part: tiles.Part) -> Tensor:
+    def of_groups(self, part: buffers.Part) -> Tensor:
         """A part of what was kept as (groups, d, d)."""
         d = round((part.size / self.groups) ** 0.5)
         return part.tensor().view(self.groups, d, d)
@@ -165,9 +165,12 @@ class _Whiten(Function):
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, step: Step, composition: Composition
     ) -> Tensor:
-        y, step.kept = whitening.forward(x, weight, bias, step.groups, step.eps, step.running, step.nonfinite, step.start)
+        options = whitening.Options(
+            groups=step.groups, eps=step.eps, nonfinite=step.nonfinite, running=step.running, start=step.start
+        )
+        y, step.kept = whitening.forward(x, weight, bias, options)
         ctx.save_for_backward(x, weight, bias)
-        ctx.groups, ctx.eps, ctx.kept, ctx.composition = step.groups, step.eps, step.kept, composition
+        ctx.kept, ctx.composition = step.kept, composition
         return y
 
     @staticmethod
@@ -176,7 +179,7 @@ class _Whiten(Function):
         if torch.is_grad_enabled():
             return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
         needs = ctx.needs_input_grad
-        dx, dweight, dbias = whitening.backward(g, x, weight, ctx.groups, ctx.eps, ctx.kept, needs[0])
+        dx, dweight, dbias = whitening.backward(g, x, weight, ctx.kept, needs[0])
         return dx, dweight if needs[1] else None, dbias if needs[2] else None, None, None
 
 
