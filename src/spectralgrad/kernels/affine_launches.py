@@ -1,6 +1,6 @@
 """The kernels of affine.py with their settings, on tensors or on parts of a buffer; typed records say what goes in.
 
-Each kernel gets the fields of a record as pointers. A launch is prepared once for shapes, strides and dtypes.
+Fields of a record stand in the order of the kernel's parameters. A launch is prepared once for shapes, strides and dtypes.
 """
 
 from typing import NamedTuple

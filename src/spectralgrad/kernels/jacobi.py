@@ -1,6 +1,6 @@
 """Eigenpairs of real symmetric matrices in one kernel; see jacobi.cu for the method.
 
-The plain-torch twin is the rest of `linalg.solvers.Jacobi`.
+The plain-torch twin is the solver in linalg/solvers/jacobi.py.
 """
 
 from ctypes import c_int, c_longlong
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import nvrtc
 from .buffers import Eigenpairs, Matrices, Memory
-from .nvrtc import addresses
+from .nvrtc import Argument, addresses
 
 _REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
 _MANY, _FEW = 2048, 512  # matrices: all threads of a GPU are taken, or few of them
@@ -122,7 +122,7 @@ def launch(matrices: Matrices, problem: Problem, out: Eigenpairs, nonfinite: Ten
     kernel, grid = _kernel(n, like.dtype, device, batch, start is not None)
     workspace = like.new_empty(grid.workspace) if grid.workspace else None
     pointers = addresses(M, start, w, V, workspace, nonfinite, sweeps)
-    kernel.launch(device, grid.blocks, grid.threads, *pointers, c_longlong(batch), c_int(n))
+    kernel.launch(device, grid.blocks, grid.threads, *pointers, *grid.numbers)
 
 
 class Grid(NamedTuple):
@@ -131,6 +131,7 @@ class Grid(NamedTuple):
     blocks: int
     threads: int  # of a block
     workspace: int  # numbers in global memory
+    numbers: tuple[Argument, ...]  # what the kernel gets after the pointers
 
 
 @lru_cache(maxsize=1024)
@@ -138,7 +139,8 @@ def _kernel(n: int, dtype: torch.dtype, device: int, batch: int, warm: bool) -> 
     layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), lanes_for(n, dtype.itemsize, batch), warm)
     blocks = -(-batch // layout.MATRICES)
     workspace = blocks * layout.MATRICES * layout.matrix if layout.IN_GLOBAL else 0
-    return _compiled(layout, dtype, device), Grid(blocks, layout.TEAM * layout.MATRICES, workspace)
+    numbers = c_longlong(batch), c_int(n)
+    return _compiled(layout, dtype, device), Grid(blocks, layout.TEAM * layout.MATRICES, workspace, numbers)
 
 
 @lru_cache(maxsize=256)

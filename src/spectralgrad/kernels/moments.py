@@ -46,7 +46,7 @@ class Running(NamedTuple):
 
 
 class Covariances(NamedTuple):
-    """What `launch_covariances` fills."""
+    """What `launch_covariances` fills, in the order of the kernel's parameters."""
 
     mean: Memory  # (C,)
     correction: Memory  # (C,), as in `Centre`

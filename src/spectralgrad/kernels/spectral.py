@@ -136,10 +136,9 @@ def launch_derivative(matrices: Matrices, of: MatrixFunction, G: Memory, out: Me
 
 def _launch(name: str, function: ScalarFunction, matrices: Matrices, arguments: list[Argument]) -> None:
     batch, n, like = matrices
-    kind, border, alpha, floor = function
     device = like.device.index
-    kernel, threads = _kernel(name, kind, border, floor is not None, n, like.dtype, device)
-    kernel.launch(device, batch, threads, *arguments, c_int(n), c_double(alpha), c_double(floor or 0.0))
+    kernel, threads, numbers = _kernel(name, function, n, like.dtype, device)
+    kernel.launch(device, batch, threads, *arguments, *numbers)
 
 
 def _matrices(V: Tensor) -> Matrices:
@@ -154,10 +153,12 @@ def _device_of(V: Tensor) -> AbstractContextManager[None]:
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    name: str, kind: str, border: str, floored: bool, n: int, dtype: torch.dtype, device: int
-) -> tuple[nvrtc.Kernel, int]:
+    name: str, function: ScalarFunction, n: int, dtype: torch.dtype, device: int
+) -> tuple[nvrtc.Kernel, int, tuple[Argument, ...]]:
+    """The kernel, the threads of a matrix, and the numbers after the pointers."""
     layout = shape(n, dtype.itemsize)
-    return _compiled(name, kind, border, floored, layout, dtype, device), layout.threads
+    kernel = _compiled(name, function.kind, function.border, function.floor is not None, layout, dtype, device)
+    return kernel, layout.threads, (c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
 
 
 @lru_cache(maxsize=256)
