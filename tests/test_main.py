@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import spectralgrad as sg
 from spectralgrad import selfcheck
 from spectralgrad.__main__ import kernel_lines, main
-from spectralgrad.kernels import nvrtc, tiles
+from spectralgrad.kernels.availability import KernelStatus
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
 TIE, EIGH, WHITENING = selfcheck.CHECKS
 
 
@@ -31,7 +31,7 @@ def test_a_sound_library_passes() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"spectralgrad {sg.__version__}, torch {torch.__version__}, Python ")
     assert "\ncpu: " in done.stdout
-    assert "kernels jacobi, spectral: do not run, they need a CUDA device" in done.stdout
+    assert "kernel jacobi     does not run: needs a CUDA device, and this is cpu" in done.stdout
     for dtype in ("float32", "float64"):
         for name in selfcheck.CHECKS:
             assert re.search(rf"^ok +cpu +{dtype} +{name}: .*\d\.\de-\d\d$", done.stdout, re.MULTILINE)
@@ -138,33 +138,10 @@ def test_the_global_generator_is_left_alone() -> None:
 # Kernels.
 
 
-@pytest.mark.parametrize(
-    ("triton", "interpreted", "largest", "compiles", "why"),
-    [
-        (True, False, 128, True, (None, None, None)),
-        (False, False, 128, True, ("Triton", None, "Triton")),
-        (True, False, 0, True, ("8.0 or more", None, "8.0 or more")),
-        (True, False, 128, False, (None, "NVRTC", "NVRTC")),
-        (True, True, 0, True, (None, None, None)),
-    ],
-)
-def test_kernel_lines_say_what_is_missing(
-    triton: bool,
-    interpreted: bool,
-    largest: int,
-    compiles: bool,
-    why: tuple[str | None, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tiles, "has_triton", lambda: triton)
-    monkeypatch.setattr(tiles, "is_interpreted", lambda: interpreted)
-    monkeypatch.setattr(tiles, "_largest_group", lambda _: largest)
-    monkeypatch.setattr(nvrtc, "is_available", lambda: compiles)
-    lines = kernel_lines(CUDA)
-    assert [line.split(":")[0] for line in lines] == [
-        "kernels moments, affine",
-        "kernels jacobi, spectral",
-        "kernels whitening",
+def test_kernel_lines_say_what_runs_and_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [KernelStatus("moments", True, "takes groups of up to 32 channels"), KernelStatus("jacobi", False, "no NVRTC")]
+    monkeypatch.setattr("spectralgrad.__main__.status", lambda _: found)
+    assert kernel_lines(CPU) == [
+        "kernel moments    runs, takes groups of up to 32 channels",
+        "kernel jacobi     does not run: no NVRTC",
     ]
-    for line, reason in zip(lines, why, strict=True):
-        assert line.endswith(": run") if reason is None else (": do not run, " in line and reason in line)

@@ -7,7 +7,7 @@ import torch
 
 import spectralgrad as sg
 from spectralgrad import selfcheck
-from spectralgrad.kernels import nvrtc, tiles
+from spectralgrad.kernels.availability import status
 
 USAGE = "usage: python -m spectralgrad [--version | --help]"
 
@@ -60,25 +60,7 @@ def device_name(device: torch.device) -> str:
 
 def kernel_lines(device: torch.device) -> list[str]:
     """Which kernels run on ``device``, and why the others do not; plain torch does their work then."""
-    triton, cuda = _why_not_triton(device), _why_not_nvrtc(device)
-    reasons = {"moments, affine": triton, "jacobi, spectral": cuda, "whitening": triton or cuda}
-    return [f"kernels {names}: {'run' if why is None else f'do not run, {why}'}" for names, why in reasons.items()]
-
-
-def _why_not_triton(device: torch.device) -> str | None:
-    if tiles.is_interpreted():
-        return None
-    if device.type != "cuda":
-        return "they need a CUDA device"
-    if not tiles.has_triton():
-        return "Triton is not installed"
-    return None if tiles._largest_group(device.index) else "they need CUDA with compute capability 8.0 or more"
-
-
-def _why_not_nvrtc(device: torch.device) -> str | None:
-    if device.type != "cuda":
-        return "they need a CUDA device"
-    return None if nvrtc.is_available() else "NVRTC or the CUDA driver was not found"
+    return [f"kernel {name:10s} {'runs, ' if runs else 'does not run: '}{reason}" for name, runs, reason in status(device)]
 
 
 def check(devices: list[torch.device]) -> int:

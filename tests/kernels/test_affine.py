@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine
+from spectralgrad.kernels import affine, affine_launches
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments_twin
 from support import cases
@@ -32,11 +32,11 @@ Inputs = dict[str, Tensor]
 def inputs(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor] = LAYOUTS["contiguous"]) -> Inputs:
     C = shape[1]
     x = laid(features(*shape))
-    mean, rest, _ = grouped_moments_twin(x, C // d)
+    mean, correction, _ = grouped_moments_twin(x, C // d)
     A, S = (cases.random(C // d, d, d, seed=seed, dtype=torch.float32) for seed in (1, 2))
     bias, shift = (cases.random(C, seed=seed, dtype=torch.float32) for seed in (3, 4))
     g = features(*shape, mean=0.0, seed=5)
-    return {"x": x, "g": g, "A": A, "S": S, "mean": mean, "rest": rest, "bias": bias, "shift": shift}
+    return {"x": x, "g": g, "A": A, "S": S, "mean": mean, "correction": correction, "bias": bias, "shift": shift}
 
 
 def grouped(x: Tensor, groups: int) -> Tensor:
@@ -48,17 +48,17 @@ def column(v: Tensor, groups: int) -> Tensor:
 
 
 CALLS: dict[str, Callable[[Inputs, str], object]] = {
-    "transform": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], i["mean"], i["rest"], i["bias"]),
+    "transform": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], i["mean"], i["correction"], i["bias"]),
     "transform plain": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], i["mean"], None, None),
     "transform transposed": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], None, None, None, True),
     "transform_sums": lambda i, end: getattr(affine, "transform_sums" + end)(
-        i["g"], i["x"], len(i["A"]), i["mean"], i["rest"]
+        i["g"], i["x"], len(i["A"]), i["mean"], i["correction"]
     ),
     "transform_sums plain": lambda i, end: getattr(affine, "transform_sums" + end)(
         i["g"], i["x"], len(i["A"]), i["mean"], None
     ),
     "combine": lambda i, end: getattr(affine, "combine" + end)(
-        i["g"], i["x"], i["A"], i["S"], i["mean"], i["rest"], i["shift"]
+        i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"]
     ),
     "combine plain": lambda i, end: getattr(affine, "combine" + end)(
         i["g"], i["x"], i["A"], i["S"], i["mean"], None, i["shift"]
@@ -78,16 +78,16 @@ def as_tuple(x: object) -> tuple[Tensor, ...]:
 @each_shape
 def test_twins(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) -> None:
     i, groups = inputs(shape, d, laid), shape[1] // d
-    X = grouped(i["x"], groups) - column(i["mean"], groups) - column(i["rest"], groups)
+    X = grouped(i["x"], groups) - column(i["mean"], groups) - column(i["correction"], groups)
     G, A, S = grouped(i["g"], groups), i["A"].double(), i["S"].double()
-    y = transform(i["x"], i["A"], i["mean"], i["rest"], i["bias"])
+    y = transform(i["x"], i["A"], i["mean"], i["correction"], i["bias"])
     torch.testing.assert_close(grouped(y, groups), A @ X + column(i["bias"], groups), rtol=1e-6, atol=1e-6)
     y = transform(i["x"], i["A"], None, None, None, True)
     assert cases.relative_error(grouped(y, groups), A.mT @ grouped(i["x"], groups)) < 1e-6
-    Q, s = transform_sums(i["g"], i["x"], groups, i["mean"], i["rest"])
+    Q, s = transform_sums(i["g"], i["x"], groups, i["mean"], i["correction"])
     assert cases.relative_error(s, G.sum(-1).flatten()) < 1e-6
     torch.testing.assert_close(Q.double(), G @ X.mT, rtol=1e-6, atol=1e-5)
-    y = combine(i["g"], i["x"], i["A"], i["S"], i["mean"], i["rest"], i["shift"])
+    y = combine(i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"])
     want = A.mT @ (G - column(i["shift"], groups)) + S @ X
     assert cases.relative_error(grouped(y, groups), want) < 1e-6
 
@@ -108,10 +108,12 @@ def test_operators() -> None:
     torch.library.opcheck(
         ops.grouped_transform.default, (i["x"], i["A"], i["mean"], None, i["bias"], True), test_utils=checks
     )
-    torch.library.opcheck(ops.grouped_transform_sums.default, (i["g"], i["x"], 2, i["mean"], i["rest"]), test_utils=checks)
+    torch.library.opcheck(
+        ops.grouped_transform_sums.default, (i["g"], i["x"], 2, i["mean"], i["correction"]), test_utils=checks
+    )
     torch.library.opcheck(
         ops.grouped_combine.default,
-        (i["g"], i["x"], i["A"], i["S"], i["mean"], i["rest"], i["shift"]),
+        (i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"]),
         test_utils=checks,
     )
 
@@ -184,7 +186,7 @@ def agree(call: Callable[[Inputs, str], object], i: Inputs) -> None:
 @in_interpreter
 def test_interpreted_large_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A matrix in more than one part, as in the largest tile, and a group that does not fill its tile."""
-    for table in (affine.CONFIGS, affine.COMBINE_CONFIGS):
+    for table in (affine_launches.CONFIGS, affine_launches.COMBINE_CONFIGS):
         monkeypatch.setitem(table, 64, table[64]._replace(depth=16))
     i = inputs((2, 40, 5, 5), 40)
     for call in ("transform", "transform transposed", "transform_sums", "combine"):
@@ -207,9 +209,9 @@ def test_interpreted_half_precision(dtype: torch.dtype) -> None:
 def test_interpreted_far_mean() -> None:
     """Centred before the product, with what rounding left in the mean; without that the result shows it."""
     x = features(8, 4, 10, 10, mean=1e4)
-    mean, rest, _ = grouped_moments_twin(x, 1)
+    mean, correction, _ = grouped_moments_twin(x, 1)
     A = cases.random(1, 4, 4, dtype=torch.float32)
     exact = x.double() - x.double().mean((0, 2, 3), keepdim=True)
     want = torch.einsum("ij,njhw->nihw", A[0].double(), exact)
-    assert cases.relative_error(transform(x, A, mean, rest, None), want) < 1e-6
+    assert cases.relative_error(transform(x, A, mean, correction, None), want) < 1e-6
     assert cases.relative_error(transform(x, A, mean, None, None), want) > 1e-5

@@ -12,12 +12,12 @@ from torch import Tensor
 from spectralgrad.kernels import moments, tiles
 from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
 from support import cases
+from support.fake_gpu import hopper  # noqa: F401
 from support.triton_kernels import (
     INTERPRETED,
     LAYOUTS,
     SHAPES,
     SHARED_MEMORY,
-    _layout,
     compile_for_hopper,
     compiles,
     each_case,
@@ -26,16 +26,17 @@ from support.triton_kernels import (
     features,
     in_interpreter,
     launches,
+    layout_of,
     run_in_interpreter,
     starts_interpreter,
 )
 
 
-def assert_means_agree(mean: Tensor, rest: Tensor, x: Tensor) -> None:
-    """The error of mean + rest is one of rounding relative to the spread of the samples, not to their mean."""
+def assert_means_agree(mean: Tensor, correction: Tensor, x: Tensor) -> None:
+    """The error of mean + correction is one of rounding relative to the spread of the samples, not to their mean."""
     X = x.double().movedim(1, 0).flatten(1)
     spread = X.std(1, correction=0) if X.shape[1] > 1 else torch.zeros_like(X[:, 0])
-    error = (mean.double() + rest - X.mean(1)).abs()
+    error = (mean.double() + correction - X.mean(1)).abs()
     assert bool((error <= 4 * cases.eps(torch.float32) * spread).all()), (error / spread).max()
 
 
@@ -46,9 +47,9 @@ def assert_means_agree(mean: Tensor, rest: Tensor, x: Tensor) -> None:
 @each_shape
 def test_twin(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) -> None:
     x = laid(features(*shape))
-    mean, rest, scatter = grouped_moments_twin(x, shape[1] // d)
+    mean, correction, scatter = grouped_moments_twin(x, shape[1] // d)
     X = x.double().movedim(1, 0).reshape(shape[1] // d, d, -1)
-    torch.testing.assert_close(mean.double() + rest, X.mean(-1).flatten(), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(mean.double() + correction, X.mean(-1).flatten(), rtol=1e-13, atol=1e-13)
     centred = X - X.mean(-1, keepdim=True)
     assert cases.relative_error(scatter, centred @ centred.mT) < 1e-7
     assert mean.dtype == scatter.dtype == torch.float32
@@ -56,8 +57,8 @@ def test_twin(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) 
 
 def test_float64_stays() -> None:
     x = features(4, 6, 3).double()
-    mean, rest, scatter = grouped_moments(x, 2)
-    assert mean.dtype == rest.dtype == scatter.dtype == torch.float64
+    mean, correction, scatter = grouped_moments(x, 2)
+    assert mean.dtype == correction.dtype == scatter.dtype == torch.float64
     torch.testing.assert_close(scatter[0], torch.cov(x[:, :3].movedim(1, 0).flatten(1), correction=0) * 12)
 
 
@@ -74,14 +75,14 @@ def test_operator() -> None:
 # How the work is shared out
 
 
-def test_layout() -> None:
+def testlayout_of() -> None:
     x = torch.empty(2, 3, 4, 5)
-    assert _layout(x) == (20, 60, 20, 1)
-    assert _layout(x.contiguous(memory_format=torch.channels_last)) == (20, 60, 1, 3)
-    assert _layout(x[:, :, :, :1]) == (4, 60, 20, 5)
-    assert _layout(x[:, :, :, 1:]) is None
-    assert _layout(x.mT) is None
-    assert _layout(torch.empty(6, 4)) == (1, 4, 1, 1)
+    assert layout_of(x) == (20, 60, 20, 1)
+    assert layout_of(x.contiguous(memory_format=torch.channels_last)) == (20, 60, 1, 3)
+    assert layout_of(x[:, :, :, :1]) == (4, 60, 20, 5)
+    assert layout_of(x[:, :, :, 1:]) is None
+    assert layout_of(x.mT) is None
+    assert layout_of(torch.empty(6, 4)) == (1, 4, 1, 1)
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 24, 64, 100, 128])
@@ -116,12 +117,13 @@ def test_what_fits() -> None:
 
 
 @pytest.mark.parametrize(("capability", "largest"), [((7, 5), 0), ((8, 0), 32), ((8, 9), 32), ((9, 0), 128), ((12, 0), 32)])
-def test_which_gpu_takes_which_group(capability: tuple[int, int], largest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    tiles._largest_group.cache_clear()
-    assert tiles._largest_group(0) == largest
-    tiles._largest_group.cache_clear()
+def test_which_gpu_takes_which_group(
+    capability: tuple[int, int],
+    largest: int,
+    hopper: pytest.MonkeyPatch,  # noqa: F811
+) -> None:
+    hopper.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert tiles.largest_group(torch.device("cuda", 0)) == largest
 
 
 # The kernel
@@ -157,12 +159,12 @@ def test_compiles_for_one_of_everything(monkeypatch: pytest.MonkeyPatch) -> None
 def test_interpreted_moments(name: str, layout: str) -> None:
     shape, d = SHAPES[name]
     x, groups = LAYOUTS[layout](features(*shape)), shape[1] // d
-    mean, rest, scatter = grouped_moments(x, groups)
+    mean, correction, scatter = grouped_moments(x, groups)
     _, _, want = grouped_moments_twin(x, groups)
-    assert_means_agree(mean, rest, x)
+    assert_means_agree(mean, correction, x)
     assert cases.relative_error(scatter, want) < 1e-6
     assert torch.equal(scatter, scatter.mT)
-    for got, again in zip((mean, rest, scatter), grouped_moments(x, groups), strict=True):
+    for got, again in zip((mean, correction, scatter), grouped_moments(x, groups), strict=True):
         assert torch.equal(got, again)
 
 
@@ -186,10 +188,10 @@ def test_interpreted_cancellation(what: str) -> None:
         x = x + 1e3 * torch.arange(8.0).view(8, 1, 1, 1)
     if what == "first sample far away":
         x[0, :, 0, 0] = 100.0
-    mean, rest, scatter = grouped_moments(x, 2)
+    mean, correction, scatter = grouped_moments(x, 2)
     _, _, want = grouped_moments_twin(x, 2)
     assert cases.relative_error(scatter, want) < 1e-6
-    assert_means_agree(mean, rest, x)
+    assert_means_agree(mean, correction, x)
     if what == "far mean":
         X = x.movedim(1, 0).reshape(2, 2, -1)
         naive = X @ X.mT - 800 * X.mean(-1)[..., None] * X.mean(-1)[..., None, :]

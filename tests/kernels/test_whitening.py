@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ from torch.nn.utils import parametrize
 
 import spectralgrad as sg
 from spectralgrad.counters import counts
-from spectralgrad.kernels import whitening
+from spectralgrad.kernels import moments, whitening
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d
 from support import cases, routes
 from support.on_cpu import on_cpu  # noqa: F401
@@ -131,7 +130,7 @@ def test_interpreted_options(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the step's kernels that run, and each option that they take changes what they give."""
     calls: list[object] = []
     forward = whitening.forward
-    monkeypatch.setattr(whitening, "forward", lambda *args: calls.append(args[-1]) or forward(*args))
+    monkeypatch.setattr(whitening, "forward", lambda *args: calls.append(args[-1].start) or forward(*args))
     x = features((6, 6, 3, 3))
     plain = steps(DecorrelatedBatchNorm2d(6, 3), x)
     assert len(calls) == 2
@@ -160,13 +159,13 @@ def test_interpreted_options(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("kernels")
 def test_interpreted_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel's write leaves no version, the interpreter's does: so it gets aliases here. The step bumps it by hand."""
-    write = whitening.moments.grouped_covariances
+    write = whitening.moments.launch_covariances
 
-    def as_a_kernel(*args: Any) -> None:
-        *rest, running, momentum = args
-        write(*rest, tuple(x.data for x in running), momentum)
+    def as_a_kernel(x: Tensor, groups: int, eps: float, out: moments.Covariances, running: moments.Running) -> None:
+        aliases = [buffer.data for buffer in running[:3]]
+        write(x, groups, eps, out, moments.Running(*aliases, running.momentum))
 
-    monkeypatch.setattr(whitening.moments, "grouped_covariances", as_a_kernel)
+    monkeypatch.setattr(whitening.moments, "launch_covariances", as_a_kernel)
     layer, x = DecorrelatedBatchNorm2d(6, 3), features((6, 6, 3, 3))
     before = {name: (buffer._version, buffer.clone()) for name, buffer in layer.named_buffers()}
     steps(layer, x, 1)
@@ -249,8 +248,9 @@ def test_compiles_for_a_gpu(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, lambda *_: None)
 
     def step() -> None:
-        _, kept = whitening.forward(x, vector, vector, 2, 1e-4, running, counter)
-        whitening.backward(x, x, vector, 2, 1e-4, kept, True)
+        options = whitening.Options(groups=2, eps=1e-4, nonfinite=counter, running=running)
+        _, kept = whitening.forward(x, vector, vector, options)
+        whitening.backward(x, x, vector, kept, True)
 
     seen = launches(monkeypatch, step)
     names = ["moments_of_splits", "merge_covariances", "transform", "products_of_splits", "add_gradients", "combine"]

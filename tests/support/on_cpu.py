@@ -7,7 +7,6 @@ import ctypes
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -29,23 +28,13 @@ class Kernel:
         library = self.folder / f"{abs(hash((file, tuple(defines.items()))))}.so"
         if not library.exists():
             options = [f'-DKERNEL="{source}"', *(f"-D{name}={value}" for name, value in defines.items())]
-            command = [
-                "g++",
-                "-O1",
-                "-w",
-                "-std=c++17",
-                "-shared",
-                "-fPIC",
-                *options,
-                str(HERE / "on_cpu.cpp"),
-                "-o",
-                str(library),
-            ]
+            flags = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
+            command = ["g++", *flags, *options, str(HERE / "on_cpu.cpp"), "-o", str(library)]
             subprocess.run(command, check=True, capture_output=True, text=True)
         self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
         self.shared = shared
 
-    def launch(self, device: int, blocks: int, threads: int, *arguments: Any) -> None:
+    def launch(self, device: int, blocks: int, threads: int, *arguments: nvrtc.Argument) -> None:
         self.run(blocks, threads, self.shared, *arguments)
 
 

@@ -4,29 +4,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels import launches as kernel_launches
 from spectralgrad.kernels import tiles
+from spectralgrad.kernels.buffers import Memory
 from support import cases
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-
-
 SHARED_MEMORY = 227 * 1024  # of one block on sm_90
 
-
 in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
-
-
 starts_interpreter = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton, and starts it")
-
-
 compiles = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton's compiler")
-
 
 # Shape, group size: several groups in a tile, one, odd ones, a last tile that is not full, one sample, more than one split.
 SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
@@ -39,8 +33,6 @@ SHAPES: dict[str, tuple[tuple[int, ...], int]] = {
     "one sample": ((1, 6, 1, 1), 3),
     "3d": ((2, 4, 2, 3, 5), 2),
 }
-
-
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "contiguous": lambda x: x.contiguous(),
     "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
@@ -49,13 +41,8 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "expanded": lambda x: x[:1, :, ...].expand_as(x),
 }
 
-
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
-
-
 each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
-
-
 each_case = pytest.mark.parametrize(  # fewer of them: the interpreter is slow
     ("name", "layout"),
     [*((name, "channels last") for name in SHAPES), ("d=3", "contiguous"), ("d=3", "strided"), ("d=3", "expanded")],
@@ -79,30 +66,36 @@ def run_in_interpreter(file: str) -> None:
     assert "SKIPPED" not in done.stdout
 
 
-def launches(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]
-) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """The kernels that ``call`` would launch on an H200, with their arguments; none of them runs."""
-    seen: list[Any] = []
+class Recorded(NamedTuple):
+    """A launch that was asked for: what `compile_for_hopper` takes."""
 
-    def record(launch: tiles.Launch, device: int | None, *pointers: Any) -> None:
-        seen.append((launch.kernel, (*pointers, *launch.numbers), launch.constants))
+    kernel: Any  # of Triton, which has no types
+    arguments: tuple[Memory | float | None, ...]  # pointers and numbers
+    constants: dict[str, int | str]
+
+
+def launches(monkeypatch: pytest.MonkeyPatch, call: Callable[[], object]) -> list[Recorded]:
+    """The kernels that ``call`` would launch on an H200, with their arguments; none of them runs."""
+    seen: list[Recorded] = []
+
+    def record(launch: kernel_launches.Launch, device: int | None, *pointers: Memory | None) -> None:
+        seen.append(Recorded(launch.kernel, (*pointers, *launch.numbers), launch.constants))
 
     with monkeypatch.context() as patch:
         patch.setattr(tiles, "fits", lambda *_: True)
-        patch.setattr(tiles.Launch, "__call__", record)
+        patch.setattr(kernel_launches.Launch, "__call__", record)
         patch.setattr(tiles, "_ANY_MULTIPROCESSORS", 132)
-        tiles.forget_launches()
+        kernel_launches.forget_launches()
         call()
-    tiles.forget_launches()
+    kernel_launches.forget_launches()
     return seen
 
 
-def _layout(x: Tensor) -> tiles.Layout | None:
+def layout_of(x: Tensor) -> tiles.Layout | None:
     return tiles.layout(x.shape, x.stride())
 
 
-def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+def compile_for_hopper(kernel: Any, args: tuple[Memory | float | None, ...], options: dict[str, int | str]) -> Any:
     """What Triton makes of one launch, specialised as it does: numbers that are 1, multiples of 16, and missing tensors."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -110,7 +103,7 @@ def compile_for_hopper(kernel: Any, args: tuple[Any, ...], options: dict[str, An
 
     pointers = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int64: "*i64"}
     settings = {name: options[name] for name in ("num_warps", "num_stages") if name in options}
-    settings["enable_fp_fusion"] = True  # as `tiles.Launch` says
+    settings["enable_fp_fusion"] = True  # as `launches.Launch` says
     signature, constants, attributes = {}, {}, {}
     for i, name in enumerate(kernel.arg_names):
         value = args[i] if i < len(args) else options[name]

@@ -1,1 +1,17 @@
-"""GPU kernels, each beside a plain-torch twin of the same signature; forward only, called inside our autograd Functions."""
+"""GPU kernels, forward only, called inside our autograd Functions. Each has a twin that does the same in plain torch.
+
+Entry points, with the twin that answers where a kernel does not run:
+
+    moments        mean and scatter of groups of channels (Triton)             grouped_moments_twin, beside it
+    affine         passes with one matrix for each group of channels (Triton)  transform_twin and so on, beside them
+    jacobi         eigenpairs of symmetric matrices (CUDA C++)                 linalg.solvers.Jacobi
+    spectral       V f(w) V^T and its derivative (CUDA C++)                    linalg.functions with linalg.scalars
+    whitening      a training step of ZCA whitening out of the four above      the general node of nn.fused
+    graphs         functions of tensors that a GPU replays                     the function itself
+    ops            functions that torch.compile takes as one operator
+    availability   which kernels run on a device, and why the others do not
+
+Internals: `tiles` shares channels and samples out and says what fits; `launches` keeps Triton launches; `affine_launches`
+has the launches of `affine`; `nvrtc` compiles and launches CUDA C++; `buffers` is the memory that kernels read and fill;
+`devices` is what all of them ask of a device. The code of the devices: triton_*.py, imported when first needed, and *.cu.
+"""

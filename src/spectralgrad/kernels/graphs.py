@@ -9,14 +9,14 @@ from torch import Tensor
 
 __all__ = ["Replayed"]
 
-Function = Callable[..., Tensor]
+Computation = Callable[..., Tensor]
 MOST = 16  # records that a function keeps, with the memory of their intermediate results
 
 
 class Record:
     """A function's launches for tensors of one kind, as a CUDA graph with memory of its own."""
 
-    def __init__(self, function: Function, inputs: tuple[Tensor, ...]) -> None:
+    def __init__(self, function: Computation, inputs: tuple[Tensor, ...]) -> None:
         self.graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(False), torch.no_grad():  # what is kept must serve inside inference mode and outside
             self.inputs = tuple(x.clone() for x in inputs)
@@ -45,7 +45,7 @@ class Replayed:
     (tensor([2., 2.]), 0)
     """
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Computation) -> None:
         self.function = function
         self.records: OrderedDict[tuple[object, ...], Record | None] = OrderedDict()  # None: met once
         self.refused: set[tuple[object, ...]] = set()

@@ -1,21 +1,29 @@
 """Eigenpairs of real symmetric matrices in one kernel; see jacobi.cu for the method.
 
-The plain-torch twin is the rest of `linalg.solvers.Jacobi`.
+The plain-torch twin is the solver in linalg/solvers/jacobi.py.
 """
 
 from ctypes import c_int, c_longlong
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import nvrtc
-from .nvrtc import address
+from .buffers import Eigenpairs, Matrices, Memory
+from .nvrtc import Argument, addresses
 
 _REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
 _MANY, _FEW = 2048, 512  # matrices: all threads of a GPU are taken, or few of them
-_LARGEST = 512  # beyond shared memory rows come from the cache of the second level
+LARGEST = 512  # beyond shared memory rows come from the cache of the second level
+
+
+class Problem(NamedTuple):
+    """Matrices to decompose."""
+
+    M: Memory  # (*B, n, n); its symmetric part counts
+    start: Memory | None = None  # (*B, n, n), a guess of the eigenvectors; see `eigh`
 
 
 class Shape(NamedTuple):
@@ -81,7 +89,7 @@ def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
 
 def runs_on(H: Tensor) -> bool:
     """Whether the kernel takes matrices (*B, n, n) like ``H``."""
-    return nvrtc.takes(H) and 0 < H.shape[-1] <= _LARGEST
+    return nvrtc.takes(H) and 0 < H.shape[-1] <= LARGEST
 
 
 def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -102,26 +110,37 @@ def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tens
     M = M.contiguous()
     start = None if start is None else start.contiguous()
     w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
-    launch(M, start, w, V, nonfinite, sweeps, M.numel() // (n * n), n, M)
+    matrices = Matrices(batch=M.numel() // (n * n), n=n, like=M)
+    launch(matrices, Problem(M=M, start=start), Eigenpairs(w=w, V=V), nonfinite, sweeps)
     return w, V
 
 
-def launch(
-    M: Any, start: Any, w: Any, V: Any, nonfinite: Tensor, sweeps: Tensor | None, batch: int, n: int, like: Tensor
-) -> None:
-    """`eigh` into memory that is there: contiguous, of the dtype and on the device of ``like``, which is the current one."""
-    dtype, device = like.dtype, like.device.index
-    kernel, layout = _kernel(n, dtype, device, lanes_for(n, dtype.itemsize, batch), start is not None)
-    blocks = -(-batch // layout.MATRICES)
-    workspace = like.new_empty(blocks * layout.MATRICES * layout.matrix) if layout.IN_GLOBAL else None
-    arguments = [address(x) for x in (M, start, w, V, workspace, nonfinite, sweeps)]
-    kernel.launch(device, blocks, layout.TEAM * layout.MATRICES, *arguments, c_longlong(batch), c_int(n))
+def launch(matrices: Matrices, problem: Problem, out: Eigenpairs, nonfinite: Tensor, sweeps: Tensor | None = None) -> None:
+    """`eigh` into memory that is there."""
+    batch, n, like = matrices
+    (M, start), (w, V), device = problem, out, like.device.index
+    kernel, grid = _kernel(n, like.dtype, device, batch, start is not None)
+    workspace = like.new_empty(grid.workspace) if grid.workspace else None
+    pointers = addresses(M, start, w, V, workspace, nonfinite, sweeps)
+    kernel.launch(device, grid.blocks, grid.threads, *pointers, *grid.numbers)
+
+
+class Grid(NamedTuple):
+    """What a batch takes."""
+
+    blocks: int
+    threads: int  # of a block
+    workspace: int  # numbers in global memory
+    numbers: tuple[Argument, ...]  # what the kernel gets after the pointers
 
 
 @lru_cache(maxsize=1024)
-def _kernel(n: int, dtype: torch.dtype, device: int, lanes: int, warm: bool) -> tuple[nvrtc.Kernel, Shape]:
-    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), lanes, warm)
-    return _compiled(layout, dtype, device), layout
+def _kernel(n: int, dtype: torch.dtype, device: int, batch: int, warm: bool) -> tuple[nvrtc.Kernel, Grid]:
+    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), lanes_for(n, dtype.itemsize, batch), warm)
+    blocks = -(-batch // layout.MATRICES)
+    workspace = blocks * layout.MATRICES * layout.matrix if layout.IN_GLOBAL else 0
+    numbers = c_longlong(batch), c_int(n)
+    return _compiled(layout, dtype, device), Grid(blocks, layout.TEAM * layout.MATRICES, workspace, numbers)
 
 
 @lru_cache(maxsize=256)

@@ -5,14 +5,16 @@ them by Chan's formula, in a fixed order and without atomics: the same bits in e
 standard deviations too, and whatever TF32, autocast or matmul-precision flags say.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import tiles
+from . import buffers, launches, tiles
+from .buffers import Memory, Part
+from .launches import Launch
 from .ops import opaque
-from .tiles import Config, Launch, Part, Size
+from .tiles import Config, Plan, Size
 
 # By tile size. Each warp holds its part of two operands of `block` samples, in registers and twice, high and low bits.
 CONFIGS = {
@@ -24,6 +26,32 @@ CONFIGS = {
 MERGE_WARPS = 4
 _MERGE_ENTRIES = 2048  # of partial results that one program reads at a time
 _FEW = 16  # samples whose mean is the shift
+_NO_AVERAGES = (None, None, None)
+
+
+class Centre(NamedTuple):
+    """What samples are centred by: their mean is mean + correction. None counts as 0."""
+
+    mean: Memory | None = None  # (C,)
+    correction: Memory | None = None  # (C,): what rounding to float32 took from the mean
+
+
+class Running(NamedTuple):
+    """Averages that a training step updates in place."""
+
+    mean: Tensor  # (C,)
+    covariance: Tensor  # (groups, d, d)
+    batches: Tensor  # how many there were, int64
+    momentum: float
+
+
+class Covariances(NamedTuple):
+    """What `launch_covariances` fills, in the order of the kernel's parameters."""
+
+    mean: Memory  # (C,)
+    correction: Memory  # (C,), as in `Centre`
+    covariance: Memory  # (groups, d, d): scatter / n
+    shifted: Memory  # (groups, d, d): covariance + eps I
 
 
 def _fake(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -34,72 +62,71 @@ def _fake(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
 @opaque("grouped_moments(Tensor x, int groups) -> (Tensor, Tensor, Tensor)", _fake)
 def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, what rounding left in it, and scatter of the samples of (N, C, *), in groups of C / groups channels.
+    """Mean, its correction, and scatter of the samples of (N, C, *), in groups of C / groups channels.
 
-    mean + rest = (1/n) sum x,   scatter = sum (x - mean - rest)(x - mean - rest)^T
+    mean + correction = (1/n) sum x,   scatter = sum (x - mean - correction)(x - mean - correction)^T
+
+    The correction is what rounding to float32 took from the mean.
 
     Args:
         x: (N, C, *), with at least one sample; float32, bfloat16 or float16 for the kernel, any for the twin.
         groups: a divisor of C.
 
     Returns:
-        mean (C,), rest (C,) and scatter (groups, d, d), symmetric to the last bit, in float32, or float64 for float64.
+        mean (C,), correction (C,) and scatter (groups, d, d), symmetric to the last bit, in float32, or float64 for
+        float64.
 
-    >>> mean, rest, scatter = grouped_moments(torch.tensor([[1.0, 2.0], [3.0, 2.0]]), 1)
+    >>> mean, correction, scatter = grouped_moments(torch.tensor([[1.0, 2.0], [3.0, 2.0]]), 1)
     >>> mean, scatter
     (tensor([2., 2.]), tensor([[[2., 0.],
              [0., 0.]]]))
     """
     if not tiles.fits(x, x.shape[1] // groups):
         return grouped_moments_twin(x, groups)
-    mean, rest, scatter = _fake(x, groups)
-    splits = split_moments(x, groups)
-    device = x.device.index
-    _merge("merge_moments", splits.plan, device, x.shape[1], groups, x.numel() // x.shape[1])(
-        device, *splits.parts, mean, rest, scatter
-    )
-    return mean, rest, scatter
+    mean, correction, scatter = _fake(x, groups)
+    device, C = x.device.index, x.shape[1]
+    plan, parts = _split_moments(tiles.readable(x), groups, device, C)
+    merge = _merge("merge_moments", plan, device, C, groups, x.numel() // C)
+    merge(device, *parts, mean, correction, scatter)
+    return mean, correction, scatter
 
 
-def grouped_covariances(
-    x: Tensor, groups: int, mean: Any, rest: Any, covariance: Any, shifted: Any, eps: float, running: Any, momentum: float
-) -> None:
-    """Mean, rest and scatter / n of `grouped_moments` by the kernels, into memory that is there: tensors or parts.
+def launch_covariances(x: Tensor, groups: int, eps: float, out: Covariances, running: Running | None) -> None:
+    """`grouped_moments` of a training step, into memory that is there.
 
     Args:
-        shifted: (groups, d, d), gets covariance + eps I.
-        running: a mean (C,), a covariance (groups, d, d) and an int64 number of batches, updated by ``momentum``; or None.
+        x: (N, C, *), as the kernel of `grouped_moments` takes it, and `tiles.readable`.
+        groups: a divisor of C.
+        eps: what is added to the diagonal of ``out.shifted``.
+        out: filled.
+        running: updated, unless None.
     """
-    splits = split_moments(x, groups)
-    device, C, numbers = x.device.index, x.shape[1], (eps, momentum)
-    merge = _merge("merge_covariances", splits.plan, device, C, groups, x.numel() // C, numbers, running is not None)
-    merge(device, *splits.parts, mean, rest, covariance, shifted, *(running or (None, None, None)))
-
-
-class Splits(NamedTuple):
-    plan: tiles.Plan
-    parts: list[Part]  # scatters (splits, C, d), shifts and means (splits, C) of the samples of each program
-
-
-def split_moments(x: Tensor, groups: int) -> Splits:
-    """The first kernel."""
-    x = tiles.readable(x)
     device, C = x.device.index, x.shape[1]
+    plan, parts = _split_moments(x, groups, device, C)
+    averages, momentum = (_NO_AVERAGES, 0.0) if running is None else (running[:3], running.momentum)
+    numbers = (eps, momentum)
+    merge = _merge("merge_covariances", plan, device, C, groups, x.numel() // C, numbers, running is not None)
+    merge(device, *parts, *out, *averages)
+
+
+def _split_moments(x: Tensor, groups: int, device: int | None, C: int) -> tuple[Plan, list[Part]]:
+    """The first kernel: how it shared out the samples, and scatters (splits, C, d), shifts and means (splits, C)."""
     plan, launch = _split(x.shape, x.stride(), x.dtype, groups, device)
-    parts = tiles.parts(x, plan.splits * C * (C // groups), plan.splits * C, plan.splits * C)
+    vectors = plan.splits * C
+    parts = buffers.parts(x, vectors * (C // groups), vectors, vectors)
     launch(device, x, *parts)
-    return Splits(plan, parts)
+    return plan, parts
 
 
-@tiles.launches
-def _split(shape: Size, strides: Size, dtype: torch.dtype, groups: int, device: int | None) -> tuple[tiles.Plan, Launch]:
+@launches.kept
+def _split(shape: Size, strides: Size, dtype: torch.dtype, groups: int, device: int | None) -> tuple[Plan, Launch]:
     where = tiles.known_layout(shape, strides)
     C = shape[1]
     d, n = C // groups, shape[0] * where.positions
     config = CONFIGS[tiles.tile_of(d)]
     plan = tiles.plan(C, d, n, config, device)
     launch = Launch(
-        tiles.device_code("moments").moments_of_splits, (plan.tiles, plan.splits),
+        launches.device_code("moments").moments_of_splits, (plan.tiles, plan.splits),
         (C, where.positions, n, where.by_image, where.by_channel, where.by_position, plan.chunk),
         D=d, G=plan.together, T=plan.tile, K=config.block, FEW=_FEW, PRECISION=tiles.PRECISION,
         num_warps=config.warps, num_stages=config.stages,
@@ -107,10 +134,10 @@ def _split(shape: Size, strides: Size, dtype: torch.dtype, groups: int, device: 
     return plan, launch
 
 
-@tiles.launches
+@launches.kept
 def _merge(
     name: str,
-    plan: tiles.Plan,
+    plan: Plan,
     device: int | None,
     C: int,
     groups: int,
@@ -122,7 +149,7 @@ def _merge(
     width = 1 << (C // groups - 1).bit_length()
     flags = {} if has_running is None else {"HAS_RUNNING": has_running}
     return Launch(
-        getattr(tiles.device_code("moments"), name), (C,), (C, samples, plan.chunk, plan.splits, *numbers),
+        getattr(launches.device_code("moments"), name), (C,), (C, samples, plan.chunk, plan.splits, *numbers),
         D=C // groups, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
     )  # fmt: skip
 

@@ -6,14 +6,18 @@ launch costs some microseconds of Python, a third of Triton's.
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from ctypes import c_double, c_int, c_longlong, c_void_p
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
+
+from .buffers import Memory
+from .devices import cuda_obstacle
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 _DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -22,7 +26,8 @@ _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
-Defines = Mapping[str, str | int | float]
+Defines: TypeAlias = Mapping[str, str | int | float]
+Argument: TypeAlias = c_void_p | c_int | c_longlong | c_double
 
 
 @lru_cache(maxsize=1)
@@ -38,15 +43,18 @@ def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
             nvrtc.nvrtcCreateProgram  # noqa: B018  (raises where the stub does not lead to the library)
         except (OSError, AttributeError):
             continue
-        size, pointer = ctypes.c_uint, ctypes.c_void_p
+        size, pointer = ctypes.c_uint, c_void_p
         driver.cuLaunchKernel.argtypes = [pointer, *[size] * 7, pointer, pointer, pointer]
         return nvrtc, driver
     return None
 
 
-def is_available() -> bool:
-    """Whether there is an NVRTC to compile with."""
-    return _libraries() is not None
+@lru_cache
+def obstacle(device: torch.device) -> str | None:
+    """What keeps CUDA C++ from being compiled for ``device``, in words; None where it is."""
+    if (missing := cuda_obstacle(device)) is not None:
+        return missing
+    return None if _libraries() is not None else "torch came without NVRTC, or libcuda.so.1 was not found"
 
 
 def takes(x: Tensor) -> bool:
@@ -57,7 +65,7 @@ def takes(x: Tensor) -> bool:
         and x.dtype in REAL
         and x.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        and is_available()
+        and obstacle(x.device) is None
     )
 
 
@@ -68,9 +76,9 @@ def shared_memory(device: int) -> int:
     return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10)) - _RESERVED
 
 
-def address(x: Any) -> ctypes.c_void_p:
-    """Of the first number of a tensor, or of anything with a data_ptr; null for None."""
-    return ctypes.c_void_p(None if x is None else x.data_ptr())
+def addresses(*memory: Memory | None) -> list[Argument]:
+    """Of the first number of each; null for None."""
+    return [c_void_p(None if x is None else x.data_ptr()) for x in memory]
 
 
 class Kernel:
@@ -91,16 +99,16 @@ class Kernel:
         with torch.cuda.device(device):
             self._enter(device)
             cubin = _compile(libraries[0], file, defines, torch.cuda.get_device_capability(device))
-            module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+            module, self._function = c_void_p(), c_void_p()
             self._check(self._driver.cuModuleLoadData(ctypes.byref(module), cubin))
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
             if shared > 48 << 10:
                 self._check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED_MEMORY, shared))
 
-    def launch(self, device: int, blocks: int, threads: int, *arguments: Any) -> None:
-        """Run on the current stream of ``device``, which must be the current device. Arguments are ctypes objects."""
+    def launch(self, device: int, blocks: int, threads: int, *arguments: Argument) -> None:
+        """Run on the current stream of ``device``, which must be the current device."""
         assert _raw_stream is not None
-        addresses = (ctypes.c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        addresses = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
         call = (self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None)
         code = self._driver.cuLaunchKernel(*call)
         if code == _NO_CONTEXT:
@@ -110,7 +118,7 @@ class Kernel:
 
     def _enter(self, device: int) -> None:
         """Make the device's context current for the driver: a new thread, as autograd's are, may not have it yet."""
-        context = ctypes.c_void_p()
+        context = c_void_p()
         self._check(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
         self._check(self._driver.cuCtxSetCurrent(context))
 
@@ -126,7 +134,7 @@ def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     with _compiling:
-        program = ctypes.c_void_p()
+        program = c_void_p()
         nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
         failed = nvrtc.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
@@ -137,7 +145,7 @@ def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[
         return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
 
 
-def _read(size_of: Any, get: Any, program: ctypes.c_void_p) -> bytes:
+def _read(size_of: Callable[..., object], get: Callable[..., object], program: c_void_p) -> bytes:
     size = ctypes.c_size_t()
     size_of(program, ctypes.byref(size))
     buffer = ctypes.create_string_buffer(size.value)

@@ -15,13 +15,13 @@
 typedef long long int64;
 typedef REAL real;
 
-enum Function { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
+enum ScalarFunction { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
 enum Border { NOTHING, TO_ZERO, TO_ROUNDING, NOT_NEGATIVE };
 constexpr int SIDE = N / TILE;     // threads along a row
 constexpr int THREADS = SIDE * SIDE;
 constexpr int STRIDE = N + 4;   // keeps rows aligned and spreads columns over banks
 struct alignas(16) Four { real x[4]; };
-constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/domains.py
+constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/scalars.py
 
 struct Value { real at; bool clamped; };
 

@@ -6,18 +6,20 @@ The plain-torch twin is `linalg.functions.Spectral` with linalg/scalars.py.
 from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_double, c_int
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from . import nvrtc
-from .nvrtc import address
+from .buffers import Eigenpairs, Matrices, Memory
+from .nvrtc import Argument, addresses
 
-_LARGEST = 128
+LARGEST = 128
+_NOT_SCALED = (None, None)
 
 
-class Function(NamedTuple):
+class ScalarFunction(NamedTuple):
     """A function of eigenvalues as spectral.cu knows it.
 
     kind: GIVEN, SQRT, INVERSE_SQRT, POWER, LOG or EXP. border: NOTHING, TO_ZERO, TO_ROUNDING or NOT_NEGATIVE, what becomes
@@ -30,7 +32,22 @@ class Function(NamedTuple):
     floor: float | None = None
 
 
-GIVEN = Function("GIVEN")
+GIVEN = ScalarFunction("GIVEN")
+
+
+class MatrixFunction(NamedTuple):
+    """f(M) for M = V diag(w) V^T, as the kernels take it."""
+
+    f: ScalarFunction
+    pairs: Eigenpairs  # of M
+    given: Memory | None = None  # where f is GIVEN: f(w) (*B, n), or for a derivative the Loewner matrix (*B, n, n)
+
+
+class Scaled(NamedTuple):
+    """Where the rows of a result go once more, times a weight."""
+
+    weight: Memory | None  # (*B, n); None for 1
+    out: Memory  # (*B, n, n), filled
 
 
 class Shape(NamedTuple):
@@ -73,10 +90,15 @@ def runs_on(V: Tensor) -> bool:
 
 def fits(n: int, dtype: torch.dtype, device: int) -> bool:
     """Whether a matrix of ``n`` rows lies in a block's shared memory three times."""
-    return n <= _LARGEST and shape(n, dtype.itemsize).shared <= nvrtc.shared_memory(device)
+    return n <= LARGEST and shape(n, dtype.itemsize).shared <= nvrtc.shared_memory(device)
 
 
-def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clamped: Tensor | None) -> Tensor:
+def largest(dtype: torch.dtype, device: int) -> int:
+    """The largest n that `fits`."""
+    return max(n for n in range(1, LARGEST + 1) if fits(n, dtype, device))
+
+
+def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None) -> Tensor:
     """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)).
 
     Args:
@@ -85,56 +107,58 @@ def value(V: Tensor, w: Tensor, function: Function, given: Tensor | None, clampe
     V, w, given = V.contiguous(), w.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
     with _device_of(V):
-        launch_value(V, w, function, given, out, None, None, clamped, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
+        launch_value(_matrices(V), MatrixFunction(function, Eigenpairs(w=w, V=V), given), out, clamped=clamped)
     return out
 
 
-def derivative(V: Tensor, w: Tensor, function: Function, given: Tensor | None, G: Tensor) -> Tensor:
+def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor:
     """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
     V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
     with _device_of(V):
-        launch_derivative(V, w, function, given, G, out, 1.0, V.numel() // V.shape[-1] ** 2, V.shape[-1], V)
+        launch_derivative(_matrices(V), MatrixFunction(function, Eigenpairs(w=w, V=V), given), G, out)
     return out
 
 
 def launch_value(
-    V: Any, w: Any, function: Function, given: Any, out: Any, weight: Any, scaled: Any, clamped: Any, batch: int, n: int,
-    like: Tensor,
-) -> None:  # fmt: skip
-    """`value` into memory that is there: contiguous, of the dtype and on the device of ``like``, which is the current one.
-
-    ``scaled``, unless it is None, gets the rows of the result times ``weight`` (*B, n), or times 1 where that is None.
-    """
-    arguments = [address(x) for x in (V, w, given, out, weight, scaled, clamped)]
-    _launch("value", function, batch, n, like, arguments)
-
-
-def launch_derivative(
-    V: Any, w: Any, function: Function, given: Any, G: Any, out: Any, scale: float, batch: int, n: int, like: Tensor
+    matrices: Matrices, of: MatrixFunction, out: Memory, scaled: Scaled | None = None, clamped: Tensor | None = None
 ) -> None:
-    """`derivative` into memory that is there; see `launch_value`."""
-    arguments = [*(address(x) for x in (V, w, given, G, out)), c_double(scale)]
-    _launch("derivative", function, batch, n, like, arguments)
+    """`value` into memory that is there, (*B, n, n); ``scaled``, unless it is None, gets it times a weight."""
+    (w, V), (weight, times_weight) = of.pairs, scaled or _NOT_SCALED
+    _launch("value", of.f, matrices, addresses(V, w, of.given, out, weight, times_weight, clamped))
 
 
-def _launch(name: str, function: Function, batch: int, n: int, like: Tensor, arguments: list[Any]) -> None:
+def launch_derivative(matrices: Matrices, of: MatrixFunction, G: Memory, out: Memory, scale: float = 1.0) -> None:
+    """``scale`` times `derivative` into memory that is there; G and out are (*B, n, n)."""
+    w, V = of.pairs
+    _launch("derivative", of.f, matrices, [*addresses(V, w, of.given, G, out), c_double(scale)])
+
+
+def _launch(name: str, function: ScalarFunction, matrices: Matrices, arguments: list[Argument]) -> None:
+    batch, n, like = matrices
     device = like.device.index
-    kernel, threads = _kernel(name, function.kind, function.border, function.floor is not None, n, like.dtype, device)
-    kernel.launch(device, batch, threads, *arguments, c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
+    kernel, threads, numbers = _kernel(name, function, n, like.dtype, device)
+    kernel.launch(device, batch, threads, *arguments, *numbers)
 
 
-def _device_of(V: Tensor) -> AbstractContextManager[Any]:
+def _matrices(V: Tensor) -> Matrices:
+    n = V.shape[-1]
+    return Matrices(batch=V.numel() // n**2, n=n, like=V)
+
+
+def _device_of(V: Tensor) -> AbstractContextManager[None]:
     device = V.device.index
     return nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    name: str, kind: str, border: str, floored: bool, n: int, dtype: torch.dtype, device: int
-) -> tuple[nvrtc.Kernel, int]:
+    name: str, function: ScalarFunction, n: int, dtype: torch.dtype, device: int
+) -> tuple[nvrtc.Kernel, int, tuple[Argument, ...]]:
+    """The kernel, the threads of a matrix, and the numbers after the pointers."""
     layout = shape(n, dtype.itemsize)
-    return _compiled(name, kind, border, floored, layout, dtype, device), layout.threads
+    kernel = _compiled(name, function.kind, function.border, function.floor is not None, layout, dtype, device)
+    return kernel, layout.threads, (c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
 
 
 @lru_cache(maxsize=256)

@@ -6,12 +6,13 @@ as many groups of d channels as fit into T = max(16, d rounded up to a power of 
 
 import importlib.util
 import os
-from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from .devices import cuda_obstacle
 
 LARGEST_GROUP = 128  # channels of one group that a tile can hold
 PRECISION = "tf32x3"  # of products: three TF32 products, or "ieee"; both keep float32's accuracy
@@ -20,7 +21,6 @@ _LARGEST_INDEX = 2**31 - 1  # samples are counted in 32 bits; offsets between sa
 _ANY_MULTIPROCESSORS = 4  # for the interpreter: enough for several splits of a small test
 _AMPERE, _WIDE = 8, (9, 10)  # TF32 products need Ampere; tiles above 32 the shared memory and wgmma of sm_90 and sm_100
 _LARGEST_ELSEWHERE = 32
-_ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
 
 Size = tuple[int, ...]
 
@@ -66,12 +66,25 @@ def is_interpreted() -> bool:
 
 
 @lru_cache
-def _largest_group(index: int) -> int:
-    """The largest group that the kernels take on this GPU; 0 where they take none."""
-    major, _ = torch.cuda.get_device_capability(index)
-    if torch.version.cuda is None or major < _AMPERE:
+def obstacle(device: torch.device) -> str | None:
+    """What keeps the grouped kernels from running on ``device``, in words; None where they run."""
+    if device.type == "cpu":
+        return None if is_interpreted() else "Triton compiles for GPUs; on the CPU it needs TRITON_INTERPRET=1"
+    if (missing := cuda_obstacle(device)) is not None:
+        return missing
+    if not has_triton():
+        return "Triton is not installed"
+    major, minor = torch.cuda.get_device_capability(device)
+    return None if major >= _AMPERE else f"compute capability {major}.{minor}; TF32 products need {_AMPERE}.0"
+
+
+@lru_cache
+def largest_group(device: torch.device) -> int:
+    """The largest group that the kernels take on this device; 0 where they take none."""
+    if obstacle(device) is not None:
         return 0
-    return LARGEST_GROUP if major in _WIDE else _LARGEST_ELSEWHERE
+    wide = device.type == "cpu" or torch.cuda.get_device_capability(device)[0] in _WIDE
+    return LARGEST_GROUP if wide else _LARGEST_ELSEWHERE
 
 
 @lru_cache
@@ -81,17 +94,9 @@ def _multiprocessors(index: int) -> int:
 
 def fits(x: Tensor, group_size: int) -> bool:
     """Whether a kernel can take ``x`` (N, C, *) in groups of ``group_size`` channels; else the twin does."""
-    if x.dtype not in DTYPES or group_size > LARGEST_GROUP or not 0 < x.numel() // x.shape[1] <= _LARGEST_INDEX:
+    if x.dtype not in DTYPES or not 0 < x.numel() // x.shape[1] <= _LARGEST_INDEX:
         return False
-    if x.is_cuda:
-        return has_triton() and group_size <= _largest_group(x.device.index)
-    return x.device.type == "cpu" and is_interpreted()
-
-
-@lru_cache
-def device_code(name: str) -> Any:
-    """The module with Triton code, imported when it is first needed: the CPU does without Triton."""
-    return importlib.import_module(f"spectralgrad.kernels.triton_{name}")
+    return group_size <= largest_group(x.device)
 
 
 def tile_of(group_size: int) -> int:
@@ -127,7 +132,7 @@ def layout(shape: Size, strides: Size) -> Layout | None:
 
 def readable(x: Tensor) -> Tensor:
     """``x``, copied only where its positions have no common stride."""
-    return x if layout(x.shape, x.stride()) is not None else x.contiguous()
+    return x if x.is_contiguous() or layout(x.shape, x.stride()) is not None else x.contiguous()
 
 
 def known_layout(shape: Size, strides: Size) -> Layout:
@@ -146,103 +151,6 @@ def memory_format(x: Tensor) -> torch.memory_format:
     if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
         return torch.contiguous_format
     return last
-
-
-class Part(NamedTuple):
-    """Some numbers of a float32 buffer: a tensor for kernels alone, without the cost of making one."""
-
-    buffer: Tensor
-    first: int
-    size: int
-    address: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.buffer.dtype
-
-    def data_ptr(self) -> int:
-        return self.address
-
-    def tensor(self) -> Tensor:
-        return self.buffer[self.first : self.first + self.size]
-
-
-def parts(x: Tensor, *sizes: int) -> list[Part]:
-    """Parts of a new buffer on the device of ``x``, each aligned."""
-    places, total = _places(sizes)
-    buffer = torch.empty(total, dtype=torch.float32, device=x.device)
-    start = buffer.data_ptr()
-    return [Part(buffer, first, size, start + 4 * first) for first, size in zip(places, sizes, strict=True)]
-
-
-@lru_cache
-def _places(sizes: tuple[int, ...]) -> tuple[tuple[int, ...], int]:
-    places, total = [], 0
-    for size in sizes:
-        places.append(total)
-        total += -(-size * 4 // _ALIGNED) * _ALIGNED // 4
-    return tuple(places), total
-
-
-_kept: list[Any] = []
-Make = TypeVar("Make", bound=Callable[..., Any])
-
-
-def launches(make: Make) -> Make:
-    """Keep what a function makes of shapes, strides and dtypes: a `Launch`."""
-    cached = lru_cache(maxsize=1024)(make)
-    _kept.append(cached)
-    return cast(Make, cached)
-
-
-def forget_launches() -> None:
-    """For who changes PRECISION or a table of configurations: they are part of what was kept."""
-    for cached in (plan, *_kept):
-        cached.cache_clear()
-
-
-class Launch:
-    """A Triton kernel with its grid, numbers and constants: pointers are all that is left to give.
-
-    Triton looks at every argument of every launch, and asks the driver about every pointer, to find the kernel that it
-    compiled for arguments of their kind. On the host of an H200 that takes 70 us, more than the kernel itself. So what it
-    found is kept here and launched directly, where all pointers are aligned as they were the first time.
-
-    Args:
-        kernel: parameters are pointers, numbers and compile-time constants, in this order.
-        grid: programs.
-        numbers: in the order of the parameters.
-        constants: by name, with num_warps and num_stages.
-    """
-
-    def __init__(self, kernel: Any, grid: tuple[int, ...], numbers: tuple[float, ...], **constants: Any) -> None:
-        self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
-        self._run: Callable[..., None] | None = None
-        self._rest: tuple[Any, ...] = ()
-
-    def __call__(self, device: int | None, *pointers: Any) -> None:
-        """Run on ``device``; None is the interpreter.
-
-        Args:
-            pointers: tensors, parts or None; which are None, and the dtypes, are the same in every call.
-        """
-        if device is not None and device != torch.cuda.current_device():  # Triton launches on the current one
-            with torch.cuda.device(device):
-                self(device, *pointers)
-            return
-        addresses = [None if x is None else x.data_ptr() for x in pointers]
-        aligned = not any(address % _ALIGNED for address in addresses if address is not None)
-        if aligned and self._run is not None:
-            assert device is not None
-            self._run(*addresses, *self._rest, stream=torch._C._cuda_getCurrentRawStream(device))
-            return
-        tensors = (x.tensor() if isinstance(x, Part) else x for x in pointers)
-        # a * b + c in one rounding: Triton 3.9 warns where this is left open
-        compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants, enable_fp_fusion=True)
-        if aligned and device is not None:
-            last = self.kernel.arg_names[len(pointers) + len(self.numbers) :]
-            self._rest = (*self.numbers, *(self.constants[name] for name in last))
-            self._run = compiled[(*self.grid, 1, 1)[:3]]
 
 
 def grouped(x: Tensor, groups: int) -> Tensor:

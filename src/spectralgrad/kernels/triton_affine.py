@@ -12,7 +12,7 @@ def products_of_splits(
     g: tl.tensor,
     x: tl.tensor,
     mean: tl.tensor,
-    rest: tl.tensor,
+    correction: tl.tensor,
     products: tl.tensor,  # (splits, C, D)
     sums: tl.tensor,  # (splits, C)
     C: tl.tensor,
@@ -30,7 +30,7 @@ def products_of_splits(
     T: tl.constexpr,
     K: tl.constexpr,
     PRECISION: tl.constexpr,
-    HAS_REST: tl.constexpr,
+    HAS_CORRECTION: tl.constexpr,
 ) -> None:
     """sum of g (x - mean)^T and of g over one split's samples."""
     tile, split = tl.program_id(0), tl.program_id(1)
@@ -38,8 +38,8 @@ def products_of_splits(
     g_rows = g + (channels * g_by_channel)[:, None]
     rows = x + (channels * by_channel)[:, None]
     centre = tl.load(mean + channels, mask=inside, other=0.0)
-    if HAS_REST:
-        below = tl.load(rest + channels, mask=inside, other=0.0)
+    if HAS_CORRECTION:
+        below = tl.load(correction + channels, mask=inside, other=0.0)
     start = split * chunk
     end = tl.minimum(start + chunk, samples)
     total = tl.zeros((T, K), dtype=tl.float32)
@@ -51,7 +51,7 @@ def products_of_splits(
         block = tl.load(rows + offsets_of(these, P, by_image, by_position)[None, :], mask=mask, other=0.0)
         upper = upper.to(tl.float32)
         centred = block.to(tl.float32) - centre[:, None]
-        if HAS_REST:
+        if HAS_CORRECTION:
             centred = centred - below[:, None]
         centred = tl.where(mask, centred, 0.0)
         total += upper
@@ -154,7 +154,7 @@ def _centred(
     centre: tl.tensor,
     below: tl.tensor,
 ) -> tl.tensor:
-    """x - mean - rest (J, K), before any product: after one a large mean would cost digits."""
+    """x - mean - correction (J, K), before any product: after one a large mean would cost digits."""
     mask = inside[:, None] & valid[None, :]
     block = tl.load(x + (channels * by_channel)[:, None] + offsets[None, :], mask=mask, other=0.0)
     return block.to(tl.float32) - centre[:, None] - below[:, None]
@@ -166,7 +166,7 @@ def _times(
     A: tl.tensor,
     x: tl.tensor,
     mean: tl.tensor,
-    rest: tl.tensor,
+    correction: tl.tensor,
     tile: tl.tensor,
     offsets: tl.tensor,
     valid: tl.tensor,
@@ -179,15 +179,15 @@ def _times(
     PRECISION: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_MEAN: tl.constexpr,
-    HAS_REST: tl.constexpr,
+    HAS_CORRECTION: tl.constexpr,
 ) -> tl.tensor:
-    """acc + A (x - mean - rest), J channels of x at a time: for tiles whose matrix does not fit into registers."""
+    """acc + A (x - mean - correction), J channels of x at a time: for tiles whose matrix does not fit into registers."""
     channels, inside = channels_of(tile, 0, C, D, G, T)
     for first in tl.static_range(0, T, J):
         column, column_in = channels_of(tile, first, C, D, G, J)
         matrix = block_of(A, channels, inside, column, column_in, D, TRANSPOSED)
         centre = _vector(mean, column, column_in, HAS_MEAN)
-        below = _vector(rest, column, column_in, HAS_REST)
+        below = _vector(correction, column, column_in, HAS_CORRECTION)
         block = _centred(x, offsets, valid, column, column_in, by_channel, centre, below)
         acc = tl.dot(matrix, block, acc, input_precision=PRECISION)
     return acc
@@ -199,7 +199,7 @@ def transform(
     y: tl.tensor,
     A: tl.tensor,
     mean: tl.tensor,
-    rest: tl.tensor,
+    correction: tl.tensor,
     bias: tl.tensor,
     C: tl.tensor,
     P: tl.tensor,
@@ -219,17 +219,17 @@ def transform(
     PRECISION: tl.constexpr,
     TRANSPOSED: tl.constexpr,
     HAS_MEAN: tl.constexpr,
-    HAS_REST: tl.constexpr,
+    HAS_CORRECTION: tl.constexpr,
     HAS_BIAS: tl.constexpr,
 ) -> None:
-    """y = A (x - mean - rest) + bias for the samples of one split."""
+    """y = A (x - mean - correction) + bias for the samples of one split."""
     tile, split = tl.program_id(0), tl.program_id(1)
     channels, inside = channels_of(tile, 0, C, D, G, T)
     added = _vector(bias, channels, inside, HAS_BIAS)
     if J == T:
         matrix = block_of(A, channels, inside, channels, inside, D, TRANSPOSED)
         centre = _vector(mean, channels, inside, HAS_MEAN)
-        below = _vector(rest, channels, inside, HAS_REST)
+        below = _vector(correction, channels, inside, HAS_CORRECTION)
     start = split * chunk
     end = tl.minimum(start + chunk, samples)
     for first in range(start, end, K):
@@ -242,8 +242,8 @@ def transform(
             acc = tl.dot(matrix, block, acc, input_precision=PRECISION)
         else:
             acc = _times(
-                acc, A, x, mean, rest, tile, offsets, valid, by_channel, C,
-                D, G, T, J, PRECISION, TRANSPOSED, HAS_MEAN, HAS_REST,
+                acc, A, x, mean, correction, tile, offsets, valid, by_channel, C,
+                D, G, T, J, PRECISION, TRANSPOSED, HAS_MEAN, HAS_CORRECTION,
             )  # fmt: skip
         acc += added[:, None]
         to = y + (channels * y_by_channel)[:, None] + offsets_of(these, P, y_by_image, y_by_position)[None, :]
@@ -258,7 +258,7 @@ def combine(
     A: tl.tensor,
     S: tl.tensor,
     mean: tl.tensor,
-    rest: tl.tensor,
+    correction: tl.tensor,
     shift: tl.tensor,
     C: tl.tensor,
     P: tl.tensor,
@@ -279,9 +279,9 @@ def combine(
     K: tl.constexpr,
     J: tl.constexpr,
     PRECISION: tl.constexpr,
-    HAS_REST: tl.constexpr,
+    HAS_CORRECTION: tl.constexpr,
 ) -> None:
-    """y = A^T (g - shift) + S (x - mean - rest) for the samples of one split."""
+    """y = A^T (g - shift) + S (x - mean - correction) for the samples of one split."""
     tile, split = tl.program_id(0), tl.program_id(1)
     channels, inside = channels_of(tile, 0, C, D, G, T)
     if J == T:
@@ -290,7 +290,7 @@ def combine(
         for_x = block_of(S, channels, inside, channels, inside, D, False)
         g_centre = _vector(shift, channels, inside, True)
         centre = _vector(mean, channels, inside, True)
-        below = _vector(rest, channels, inside, HAS_REST)
+        below = _vector(correction, channels, inside, HAS_CORRECTION)
     start = split * chunk
     end = tl.minimum(start + chunk, samples)
     for first in range(start, end, K):
@@ -306,12 +306,12 @@ def combine(
             acc = tl.dot(for_x, block, acc, input_precision=PRECISION)
         else:
             acc = _times(
-                acc, A, g, shift, rest, tile, g_offsets, valid, g_by_channel, C,
+                acc, A, g, shift, correction, tile, g_offsets, valid, g_by_channel, C,
                 D, G, T, J, PRECISION, True, True, False,
             )  # fmt: skip
             acc = _times(
-                acc, S, x, mean, rest, tile, offsets, valid, by_channel, C,
-                D, G, T, J, PRECISION, False, True, HAS_REST,
+                acc, S, x, mean, correction, tile, offsets, valid, by_channel, C,
+                D, G, T, J, PRECISION, False, True, HAS_CORRECTION,
             )  # fmt: skip
         to = y + (channels * y_by_channel)[:, None] + offsets_of(these, P, y_by_image, y_by_position)[None, :]
         tl.store(to, acc.to(y.dtype.element_ty), mask=inside[:, None] & valid[None, :])

@@ -118,7 +118,7 @@ def _merged(
         part = tl.load(scatters + ((split.to(tl.int64) * C + channel) * D)[:, None] + columns[None, :], mask=mask, other=0.0)
         row += tl.where(mask, part + (n * own)[:, None] * m, 0.0)
 
-    # a + b = mean + rest exactly (Knuth), so that a large mean costs no digits later.
+    # a + b = mean + correction exactly (Knuth), so that a large mean costs no digits later.
     a = tl.sum(tl.where(here, origin, 0.0), 0)
     b = tl.sum(tl.where(here, centre, 0.0), 0)
     mean = a + b
@@ -141,7 +141,7 @@ def merge_moments(
     shifts: tl.tensor,
     means: tl.tensor,
     mean: tl.tensor,  # (C,)
-    rest: tl.tensor,  # (C,)
+    correction: tl.tensor,  # (C,)
     scatter: tl.tensor,  # (C, D)
     C: tl.tensor,
     samples: tl.tensor,
@@ -158,7 +158,7 @@ def merge_moments(
     )  # fmt: skip
     _store_row(scatter, row, channel, columns, D)
     tl.store(mean + channel, value)
-    tl.store(rest + channel, below)
+    tl.store(correction + channel, below)
 
 
 @triton.jit
@@ -174,7 +174,7 @@ def merge_covariances(
     shifts: tl.tensor,
     means: tl.tensor,
     mean: tl.tensor,  # (C,)
-    rest: tl.tensor,  # (C,)
+    correction: tl.tensor,  # (C,)
     covariance: tl.tensor,  # (C, D)
     shifted: tl.tensor,  # (C, D): covariance + eps I
     running_mean: tl.tensor,  # (C,)
@@ -201,7 +201,7 @@ def merge_covariances(
     _store_row(covariance, row, channel, columns, D)
     _store_row(shifted, row + tl.where(group + columns == channel, eps, 0.0), channel, columns, D)
     tl.store(mean + channel, value)
-    tl.store(rest + channel, below)
+    tl.store(correction + channel, below)
     if HAS_RUNNING:
         tl.store(running_mean + channel, _average(tl.load(running_mean + channel), value, momentum))
         to_row = running_covariance + channel * D + columns

@@ -4,102 +4,107 @@
 
 A step of small matrices costs what its launches cost on the host; every addition, view and division of d x d numbers as an
 operation of its own costs as much as the whole decomposition. So they ride along with the kernels of moments.py, affine.py,
-jacobi.py and spectral.py, which also are how each part of this is tested; nn/fused.py derives the gradient. The plain-torch
+jacobi.py and spectral.py, which also are how each part of this is tested; nn/nodes.py derives the gradient. The plain-torch
 twin is the general node there.
 """
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import affine, jacobi, moments, nvrtc, spectral, tiles
-from .tiles import Part
+from . import affine_launches, buffers, jacobi, moments, nvrtc, spectral, tiles
+from .affine_launches import AffineMap, InputMap, ParameterGradients, Samples, ScaledMatrix
+from .buffers import Eigenpairs, Matrices, Part
+from .moments import Centre, Covariances, Running
+from .spectral import MatrixFunction, ScalarFunction, Scaled
+
+__all__ = ["Gradients", "Kept", "Options", "Running", "backward", "forward", "runs_on"]
 
 
-class Running(NamedTuple):
-    """Averages that a step updates in place: mean (C,), covariance (groups, d, d), and the int64 number of batches."""
+class Options(NamedTuple):
+    """What a step is asked for."""
 
-    mean: Tensor
-    covariance: Tensor
-    batches: Tensor
-    momentum: float
+    groups: int  # a divisor of C
+    eps: float  # the shift of the covariance; eigenvalues below it count as it
+    nonfinite: Tensor  # an int64 counter of groups with NaN or Inf
+    running: Running | None = None  # updated in place
+    start: Tensor | None = None  # (groups, d, d), a guess of the eigenvectors; see `jacobi.eigh`
 
 
 class Kept(NamedTuple):
-    """What a backward pass needs, as parts of one buffer. (C,) and (groups, d, d)"""
+    """What a forward pass leaves for the backward one, in parts of one buffer. (C,) and (groups, d, d)"""
 
-    mean: Part
-    rest: Part
-    w: Part
+    matrices: Matrices
+    centre: Centre
     covariance: Part
-    shifted: Part  # covariance + eps I
     V: Part
+    root: MatrixFunction  # W as a function of covariance + eps I
     W: Part
     B: Part  # weight * W
 
 
+class Gradients(NamedTuple):
+    """Of the input (N, C, *), the weight (C,) and the bias (C,)."""
+
+    x: Tensor | None  # None where it is not needed
+    weight: Tensor | None  # None where there is no weight
+    bias: Tensor
+
+
 def runs_on(x: Tensor, group_size: int) -> bool:
     """Whether `forward` takes ``x`` (N, C, *) in groups of ``group_size`` channels."""
-    compiles = x.is_cuda and nvrtc.is_available() and tiles.fits(x, group_size)
+    compiles = x.is_cuda and nvrtc.obstacle(x.device) is None and tiles.fits(x, group_size)
     return compiles and spectral.fits(group_size, torch.float32, x.device.index)
 
 
-def forward(
-    x: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    groups: int,
-    eps: float,
-    running: Running | None,
-    nonfinite: Tensor,
-    start: Tensor | None = None,
-) -> tuple[Tensor, Kept]:
+def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Options) -> tuple[Tensor, Kept]:
     """The output, and what `backward` needs.
 
     Args:
         x: (N, C, *), in float32, bfloat16 or float16; of more than one sample.
         weight, bias: (C,) in float32, or None.
-        groups: a divisor of C.
-        eps: the shift of the covariance; eigenvalues below it count as it.
-        running: updated in place, unless None.
-        nonfinite: an int64 counter of groups with NaN or Inf.
-        start: (groups, d, d), a guess of the eigenvectors; see `jacobi.eigh`.
     """
-    if x.device.index is not None and x.device.index != torch.cuda.current_device():
-        with torch.cuda.device(x.device):
-            return forward(x, weight, bias, groups, eps, running, nonfinite, start)
-    C = x.shape[1]
+    if (index := x.device.index) is not None and index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            return forward(x, weight, bias, options)
+    groups, eps, nonfinite, running, start = options
+    x, C = tiles.readable(x), x.shape[1]
     d = C // groups
-    kept = Kept(*tiles.parts(x, C, C, C, *[C * d] * 5))
-    averages, momentum = (None, 0.0) if running is None else (running[:3], running.momentum)
-    moments.grouped_covariances(x, groups, *kept[:2], kept.covariance, kept.shifted, eps, averages, momentum)
-    if averages is not None:
-        torch.autograd.graph.increment_version(averages)
-    like = kept.mean.buffer
-    jacobi.launch(kept.shifted, start, kept.w, kept.V, nonfinite, None, groups, d, like)
-    spectral.launch_value(kept.V, kept.w, _function(eps), None, kept.W, weight, kept.B, None, groups, d, like)
-    return affine.transform_by(x, kept.B, kept.mean, kept.rest, bias, d), kept
+    mean, correction, w, covariance, shifted, V, W, B = buffers.parts(x, C, C, C, *[C * d] * 5)
+    filled = Covariances(mean=mean, correction=correction, covariance=covariance, shifted=shifted)
+    moments.launch_covariances(x, groups, eps, filled, running)
+    if running is not None:
+        torch.autograd.graph.increment_version(running[:3])
+    matrices, pairs, centre = Matrices(groups, d, like=mean.buffer), Eigenpairs(w=w, V=V), Centre(mean, correction)
+    jacobi.launch(matrices, jacobi.Problem(M=shifted, start=start), pairs, nonfinite)
+    root = MatrixFunction(_inverse_root(eps), pairs)
+    spectral.launch_value(matrices, root, W, Scaled(weight=weight, out=B))
+    y = affine_launches.launch_transform(x, AffineMap(A=B, d=d, centre=centre, bias=bias))
+    return y, Kept(matrices=matrices, centre=centre, covariance=covariance, V=V, root=root, W=W, B=B)
 
 
-def backward(
-    g: Tensor, x: Tensor, weight: Tensor | None, groups: int, eps: float, kept: Kept, needs_input: bool
-) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """The gradients of x, weight and bias. The first is None where it is not needed, the second where there is no weight."""
-    if x.device.index is not None and x.device.index != torch.cuda.current_device():
-        with torch.cuda.device(x.device):
-            return backward(g, x, weight, groups, eps, kept, needs_input)
-    C = x.shape[1]
-    d, samples, like = C // groups, x.numel() // C, kept.mean.buffer
-    dA, dS, shift = tiles.parts(x, C * d, C * d, C)
-    dweight, dbias = None if weight is None else torch.empty_like(weight), like.new_empty(C)
-    affine.sums_of_step(g, x, groups, kept.mean, kept.rest, weight, kept.W, dA, dweight, dbias, shift)
+def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_input: bool) -> Gradients:
+    """What the gradient ``g`` (N, C, *) of the output is for x, weight and bias; x only where ``needs_input``."""
+    if (index := x.device.index) is not None and index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            return backward(g, x, weight, kept, needs_input)
+    matrices = kept.matrices
+    C, d, n = x.shape[1], matrices.n, x.numel() // x.shape[1]
+    dW, dS, mean_of_g = buffers.parts(x, C * d, C * d, C)
+    dweight, dbias = None if weight is None else torch.empty_like(weight), matrices.like.new_empty(C)
+    samples = Samples.of(g, x, d, kept.centre)
+    filled = ParameterGradients(A=dW, weight=dweight, bias=dbias, mean=mean_of_g)
+    affine_launches.launch_gradients(samples, ScaledMatrix(weight=weight, A=kept.W), filled)
     if not needs_input:
-        return None, dweight, dbias
+        return Gradients(x=None, weight=dweight, bias=dbias)
     # twice, for dS + dS^T: a spectral function's derivative is symmetric
-    spectral.launch_derivative(kept.V, kept.w, _function(eps), None, dA, dS, 2 / samples, groups, d, like)
-    return affine.combine_by(g, x, kept.B, dS, kept.mean, kept.rest, shift, d), dweight, dbias
+    spectral.launch_derivative(matrices, kept.root, dW, dS, 2 / n)
+    dx = affine_launches.launch_combine(samples, InputMap(A=kept.B, S=dS, shift=mean_of_g))
+    return Gradients(x=dx, weight=dweight, bias=dbias)
 
 
-def _function(eps: float) -> spectral.Function:
-    return spectral.Function("INVERSE_SQRT", floor=eps)
+@lru_cache
+def _inverse_root(eps: float) -> ScalarFunction:
+    return ScalarFunction("INVERSE_SQRT", floor=eps)

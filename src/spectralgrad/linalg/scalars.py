@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError, NonFiniteError
-from spectralgrad.kernels.spectral import GIVEN, Function
+from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 
 from .precision import matmul
 from .quadrature import second_differences
@@ -115,7 +115,7 @@ class Scalar(ABC):
         """The distance over which f changes its character."""
         return x.abs()
 
-    def in_kernel(self) -> Function:
+    def in_kernel(self) -> ScalarFunction:
         """This function for kernels/spectral.cu; GIVEN where that does not know it and must get the numbers."""
         return GIVEN
 
@@ -213,8 +213,8 @@ class Sqrt(_NonNegative):
     def f(self, c: Tensor) -> Tensor:
         return c.sqrt()
 
-    def in_kernel(self) -> Function:
-        return Function("SQRT", "TO_ZERO", floor=self.floor)
+    def in_kernel(self) -> ScalarFunction:
+        return ScalarFunction("SQRT", "TO_ZERO", floor=self.floor)
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         return _reciprocal(a.sqrt() + b.sqrt())
@@ -239,8 +239,8 @@ class InverseSqrt(_Positive):
     def f(self, c: Tensor) -> Tensor:
         return c.rsqrt()
 
-    def in_kernel(self) -> Function:
-        return Function("INVERSE_SQRT", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
+    def in_kernel(self) -> ScalarFunction:
+        return ScalarFunction("INVERSE_SQRT", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = a.sqrt(), b.sqrt()
@@ -289,9 +289,9 @@ class Power(Scalar):
             return w.clamp(min=0), None  # the slope at zero is finite: nothing to leave out
         return super().clamp(w)
 
-    def in_kernel(self) -> Function:
+    def in_kernel(self) -> ScalarFunction:
         border = "NOT_NEGATIVE" if self.alpha >= 1 else "TO_ZERO" if self.alpha >= 0 else "TO_ROUNDING"
-        return Function("POWER", border, self.alpha, self.floor)
+        return ScalarFunction("POWER", border, self.alpha, self.floor)
 
     def f(self, c: Tensor) -> Tensor:
         return c.pow(self.alpha)
@@ -315,8 +315,8 @@ class Power(Scalar):
 class Log(_Positive):
     """log x: f[a, b] = log1p(r) / (r b) with r = (a - b)/b for a >= b."""
 
-    def in_kernel(self) -> Function:
-        return Function("LOG", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
+    def in_kernel(self) -> ScalarFunction:
+        return ScalarFunction("LOG", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
 
     def f(self, c: Tensor) -> Tensor:
         return c.log()
@@ -346,8 +346,8 @@ class Exp(Scalar):
                 f"{float(limit):.4g}). Scale M down, or use float64."
             )
 
-    def in_kernel(self) -> Function:
-        return Function("EXP", floor=self.floor)
+    def in_kernel(self) -> ScalarFunction:
+        return ScalarFunction("EXP", floor=self.floor)
 
     def f(self, c: Tensor) -> Tensor:
         return c.exp()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.kernels import tiles, whitening
+from spectralgrad.kernels import buffers, whitening
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.calculus import call
@@ -36,7 +36,7 @@ class ScatterMap:
 
     samples: int
     mean: Tensor  # (C,)
-    rest: Tensor  # (C,): what rounding left in the mean
+    correction: Tensor  # (C,): what rounding left in the mean
     A: Tensor  # (groups, d, d)
     pullback: Callable[[Tensor], Tensor]  # dA -> dS + dS^T
 
@@ -69,17 +69,15 @@ def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, small: Sca
 
 
 class WhitenedStep(NamedTuple):
-    """What a training step of whitening by kernels/whitening.py found."""
+    """What a training step of whitening by kernels/whitening.py gave and kept."""
 
     y: Tensor
     kept: whitening.Kept
-    groups: int
-    eps: float
 
-    def of_groups(self, part: tiles.Part) -> Tensor:
+    def of_groups(self, part: buffers.Part) -> Tensor:
         """A part of what was kept as (groups, d, d)."""
-        d = round((part.size / self.groups) ** 0.5)
-        return part.tensor().view(self.groups, d, d)
+        groups, d = self.kept.matrices[:2]
+        return part.tensor().view(groups, d, d)
 
 
 def whitened(x: Tensor, weight: Tensor | None, bias: Tensor | None, step: WhitenedStep, composition: Composition) -> Tensor:
@@ -123,7 +121,7 @@ class _Normalize(Function):
         B = scaled(weight, small.A.detach()).contiguous()
         ctx.save_for_backward(x, weight, bias, B)
         ctx.small, ctx.composition = small, composition
-        return transform(x, B, small.mean, small.rest, bias)
+        return transform(x, B, small.mean, small.correction, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -131,10 +129,10 @@ class _Normalize(Function):
         small: ScatterMap = ctx.small
         if torch.is_grad_enabled():
             return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
-        Q, s = transform_sums(g, x, len(B), small.mean, small.rest)
+        Q, s = transform_sums(g, x, len(B), small.mean, small.correction)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            dx = combine(g, x, B, small.pullback(scaled(weight, Q)), small.mean, small.rest, s / small.samples)
+            dx = combine(g, x, B, small.pullback(scaled(weight, Q)), small.mean, small.correction, s / small.samples)
         if ctx.needs_input_grad[1]:
             dweight = (Q * small.A.detach()).sum(-1).flatten().to(weight.dtype)
         if ctx.needs_input_grad[2]:
@@ -148,7 +146,7 @@ class _Whiten(Function):
         ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, step: WhitenedStep, composition: Composition
     ) -> Tensor:
         ctx.save_for_backward(x, weight, bias)
-        y, ctx.kept, ctx.groups, ctx.eps = step  # without y: it would hold its own node
+        y, ctx.kept = step  # without y: it would hold its own node
         ctx.composition = composition
         return y
 
@@ -158,7 +156,7 @@ class _Whiten(Function):
         if torch.is_grad_enabled():
             return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
         needs = ctx.needs_input_grad
-        dx, dweight, dbias = whitening.backward(g, x, weight, ctx.groups, ctx.eps, ctx.kept, needs[0])
+        dx, dweight, dbias = whitening.backward(g, x, weight, ctx.kept, needs[0])
         return dx, dweight if needs[1] else None, dbias if needs[2] else None, None, None
 
 
@@ -189,16 +187,16 @@ class _MeanAndScatter(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        mean, rest, scatter = grouped_moments(x, groups)
-        ctx.save_for_backward(x, mean, rest)
+        mean, correction, scatter = grouped_moments(x, groups)
+        ctx.save_for_backward(x, mean, correction)
         ctx.groups = groups
         return mean, scatter
 
     @staticmethod
     def backward(ctx: Any, g_mean: Tensor, g_scatter: Tensor) -> tuple[Any, ...]:
-        x, mean, rest = ctx.saved_tensors
+        x, mean, correction = ctx.saved_tensors
         if torch.is_grad_enabled():
             plain = partial(statistics.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
             return *_composed_gradients(ctx, plain, (x,), (g_mean, g_scatter)), None
         samples = x.numel() // x.shape[1]
-        return transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, rest, g_mean / samples), None
+        return transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, correction, g_mean / samples), None

@@ -89,13 +89,13 @@ class OneNode(Route):
         if layer.process_group is not None:
             return self._over_ranks(layer, x)
         samples = x.numel() // x.shape[1]
-        mean, rest, scatter = grouped_moments(x.detach(), layer.groups)
+        mean, correction, scatter = grouped_moments(x.detach(), layer.groups)
         layer.require_batch(x, samples, scatter)
         scatter.requires_grad_(torch.is_grad_enabled() and x.requires_grad)
         with small_graph():
             found = layer.from_batch_in_node(scatter, samples)
             A = _as_matrices(found.A)
-        small = ScatterMap(samples, mean, rest, A, found.pullback or pullback_of(A, scatter))
+        small = ScatterMap(samples, mean, correction, A, found.pullback or pullback_of(A, scatter))
         y = normalized(x, layer.weight, layer.bias, small, _composition(layer))
         layer.remember(samples, mean, found)
         return y
@@ -123,11 +123,15 @@ class OneNode(Route):
 class Kernels(OneNode):
     def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
         layer.require_samples(x, x.numel() // x.shape[1])
-        nonfinite = device_counter("nonfinite_input", x.device)
-        averages, start = layer.averages(), layer.starting_basis(x)
+        options = whitening.Options(
+            groups=layer.groups,
+            eps=layer.eps,
+            nonfinite=device_counter("nonfinite_input", x.device),
+            running=layer.averages(),
+            start=layer.starting_basis(x),
+        )
         with torch.no_grad():
-            y, kept = whitening.forward(x, layer.weight, layer.bias, layer.groups, layer.eps, averages, nonfinite, start)
-        step = WhitenedStep(y, kept, layer.groups, layer.eps)
+            step = WhitenedStep(*whitening.forward(x, layer.weight, layer.bias, options))
         y = whitened(x, layer.weight, layer.bias, step, _composition(layer))
         layer.remember_step(step)
         return y

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spectralgrad.kernels import jacobi, spectral, tiles, whitening
+from spectralgrad.kernels import jacobi, launches, spectral, whitening
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 
 from .case import Case
@@ -24,7 +24,7 @@ from .rows import Row
 
 STEPS = 100
 PARTS: list[tuple[Any, str]] = [
-    (tiles.Launch, "__call__"),
+    (launches.Launch, "__call__"),
     (jacobi, "launch"),
     (spectral, "launch_value"),
     (spectral, "launch_derivative"),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectralgrad.kernels import affine, moments, tiles
+from spectralgrad.kernels import affine, affine_launches, launches, moments, tiles
 
 from .case import Case
 from .device import captured, queued_ms, wall_ms
@@ -27,12 +27,12 @@ SMALLEST_BLOCK = 16
 def precision(mode: str) -> Iterator[None]:
     """Products of the passes in this mode."""
     before, tiles.PRECISION = tiles.PRECISION, mode
-    tiles.forget_launches()
+    launches.forget_launches()
     try:
         yield
     finally:
         tiles.PRECISION = before
-        tiles.forget_launches()
+        launches.forget_launches()
 
 
 def features(case: Case, device: torch.device, mean: float, seed: int) -> Tensor:
@@ -73,9 +73,9 @@ def time_settings(case: Case, device: torch.device, effort: Effort) -> list[Row]
     """One pass with other blocks, warps and programs than its table in kernels/ says; the best are for that table."""
     tables: dict[str, Any] = {
         "moments": moments.CONFIGS,
-        "transform": affine.CONFIGS,
-        "sums": affine.SUM_CONFIGS,
-        "combine": affine.COMBINE_CONFIGS,
+        "transform": affine_launches.CONFIGS,
+        "sums": affine_launches.SUM_CONFIGS,
+        "combine": affine_launches.COMBINE_CONFIGS,
     }
     table = tables[case.kind]
     x, g = features(case, device, 1.0, 0), features(case, device, 0.0, 1)
@@ -83,14 +83,14 @@ def time_settings(case: Case, device: torch.device, effort: Effort) -> list[Row]
     try:
         for config in _around(usual):
             table[case.d] = config
-            tiles.forget_launches()
+            launches.forget_launches()
             try:
                 tried.append((queued_ms(captured(kernel), runs=20, warm_up=3), config))
             except Exception:  # out of shared memory, mostly: no candidate
                 torch.cuda.synchronize()
     finally:
         table[case.d] = usual
-        tiles.forget_launches()
+        launches.forget_launches()
     best = sorted(tried, key=lambda pair: pair[0])[:BEST]
     return [_row(case, f"{case.kind}, {_told(config)}", x, ms, TENSORS[case.kind]) for ms, config in best]
 

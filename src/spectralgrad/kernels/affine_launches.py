@@ -1,0 +1,218 @@
+"""The kernels of affine.py with their settings, on tensors or on parts of a buffer; typed records say what goes in.
+
+Fields of a record stand in the order of the kernel's parameters. A launch is prepared once for shapes, strides and dtypes.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import buffers, launches, tiles
+from .buffers import Memory, Part
+from .launches import Launch
+from .moments import MERGE_WARPS, Centre, merge_block
+from .tiles import Config, Size
+
+# By tile size: of `transform`, of `combine`, of the sums. On sm_90 in TF32x3 none spills registers, but `combine` at 128.
+CONFIGS = {
+    16: Config(block=128, warps=4, stages=3, programs=8, depth=16),
+    32: Config(block=128, warps=4, stages=3, programs=4, depth=32),
+    64: Config(block=64, warps=4, stages=3, programs=4, depth=64),
+    128: Config(block=32, warps=8, stages=2, programs=2, depth=32),
+}
+COMBINE_CONFIGS = {
+    16: Config(block=128, warps=4, stages=3, programs=8, depth=16),
+    32: Config(block=64, warps=4, stages=3, programs=4, depth=32),
+    64: Config(block=64, warps=8, stages=2, programs=2, depth=64),
+    128: Config(block=32, warps=8, stages=1, programs=2, depth=16),
+}
+SUM_CONFIGS = {
+    16: Config(block=64, warps=1, stages=3, programs=16),
+    32: Config(block=32, warps=2, stages=3, programs=8),
+    64: Config(block=32, warps=4, stages=3, programs=2),
+    128: Config(block=32, warps=8, stages=2, programs=1),
+}
+
+
+class AffineMap(NamedTuple):
+    """x -> A (x - centre) + bias for each group of channels."""
+
+    A: Memory  # (groups, d, d)
+    d: int
+    centre: Centre
+    bias: Memory | None = None  # (C,)
+    transposed: bool = False  # take A^T
+
+
+class Samples(NamedTuple):
+    """What a backward pass reads: a gradient and an input at the same samples, strided so that kernels can read them."""
+
+    g: Tensor  # (N, C, *)
+    x: Tensor  # (N, C, *)
+    d: int  # channels of a group
+    centre: Centre  # of x
+
+    @staticmethod
+    def of(g: Tensor, x: Tensor, d: int, centre: Centre) -> "Samples":
+        """For any strides: what kernels cannot read in place is copied."""
+        return Samples(tiles.readable(g), tiles.readable(x), d, centre)
+
+
+class ScaledMatrix(NamedTuple):
+    """weight * A: what an input was multiplied by."""
+
+    weight: Memory | None  # (C,); None for 1
+    A: Memory  # (groups, d, d)
+
+
+class ParameterGradients(NamedTuple):
+    """What `launch_gradients` fills, with Q = sum of g (x - centre)^T and s = sum of g over n samples."""
+
+    A: Memory  # (groups, d, d): weight * Q
+    weight: Memory | None  # (C,): diag(Q A^T); None where there is no weight
+    bias: Memory  # (C,): s
+    mean: Memory  # (C,): s / n, the mean of g
+
+
+class InputMap(NamedTuple):
+    """g, x -> A^T (g - shift) + S (x - centre) for each group of channels: the gradient of the input."""
+
+    A: Memory  # (groups, d, d)
+    S: Memory  # (groups, d, d)
+    shift: Memory  # (C,)
+
+
+def like(x: Tensor) -> Tensor:
+    """Memory for a result, in the dtype and memory format of x."""
+    return torch.empty_like(x, memory_format=tiles.memory_format(x))
+
+
+def launch_transform(x: Tensor, by: AffineMap) -> Tensor:
+    """``by`` of x (N, C, *), which is `tiles.readable`; in the dtype and memory format of x."""
+    y, device = like(x), x.device.index
+    (mean, correction), bias = by.centre, by.bias
+    given, kinds = (mean is not None, correction is not None), (x.dtype, None if bias is None else bias.dtype)
+    launch = _transform(x.shape, x.stride(), y.stride(), by.d, device, by.transposed, given, kinds)
+    launch(device, x, y, by.A, mean, correction, bias)
+    return y
+
+
+@launches.kept
+def _transform(
+    shape: Size,
+    strides: Size,
+    y_strides: Size,
+    d: int,
+    device: int | None,
+    transposed: bool,
+    given: tuple[bool, bool],
+    kinds: tuple[torch.dtype, torch.dtype | None],
+) -> Launch:
+    where, to = tiles.known_layout(shape, strides), tiles.known_layout(shape, y_strides)
+    C, n, config = shape[1], shape[0] * where.positions, CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    return Launch(
+        launches.device_code("affine").transform, (plan.tiles, plan.splits),
+        (C, where.positions, n, *where[1:], *to[1:], plan.chunk),
+        D=d, G=plan.together, T=plan.tile, K=config.block, J=config.depth, PRECISION=tiles.PRECISION,
+        TRANSPOSED=transposed, HAS_MEAN=given[0], HAS_CORRECTION=given[1], HAS_BIAS=kinds[1] is not None,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+
+
+def launch_sums(samples: Samples, product: Memory, total: Memory) -> None:
+    """Q (groups, d, d) into ``product`` and s (C,) into ``total``; see `ParameterGradients`."""
+    device, C = samples.x.device.index, samples.x.shape[1]
+    splits, parts = _split_sums(samples, device, C)
+    _add("add_splits", splits, device, C, samples.d)(device, *parts, product, total)
+
+
+def launch_gradients(samples: Samples, matrix: ScaledMatrix, out: ParameterGradients) -> None:
+    """All gradients that do not have the size of the input, into ``out``."""
+    device, C = samples.x.device.index, samples.x.shape[1]
+    splits, parts = _split_sums(samples, device, C)
+    numbers, has_weight = (samples.x.numel() // C,), matrix.weight is not None
+    _add("add_gradients", splits, device, C, samples.d, numbers, has_weight)(device, *parts, *matrix, *out)
+
+
+def _split_sums(samples: Samples, device: int | None, C: int) -> tuple[int, list[Part]]:
+    """The number of splits, and their products (splits, C, d) and sums (splits, C)."""
+    g, x, d, centre = samples
+    kinds = g.dtype, x.dtype
+    splits, launch = _sums(x.shape, g.stride(), x.stride(), d, device, centre.correction is not None, kinds)
+    parts = buffers.parts(x, splits * C * d, splits * C)
+    launch(device, g, x, *centre, *parts)
+    return splits, parts
+
+
+@launches.kept
+def _sums(
+    shape: Size,
+    g_strides: Size,
+    strides: Size,
+    d: int,
+    device: int | None,
+    has_correction: bool,
+    kinds: tuple[torch.dtype, torch.dtype],
+) -> tuple[int, Launch]:
+    of_g, where = tiles.known_layout(shape, g_strides), tiles.known_layout(shape, strides)
+    C, n, config = shape[1], shape[0] * where.positions, SUM_CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    launch = Launch(
+        launches.device_code("affine").products_of_splits, (plan.tiles, plan.splits),
+        (C, where.positions, n, *of_g[1:], *where[1:], plan.chunk),
+        D=d, G=plan.together, T=plan.tile, K=config.block, PRECISION=tiles.PRECISION, HAS_CORRECTION=has_correction,
+        num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip
+    return plan.splits, launch
+
+
+@launches.kept
+def _add(
+    name: str,
+    splits: int,
+    device: int | None,
+    C: int,
+    d: int,
+    numbers: tuple[int, ...] = (),
+    has_weight: bool | None = None,
+) -> Launch:
+    width = 1 << (d - 1).bit_length()
+    flags = {} if has_weight is None else {"HAS_WEIGHT": has_weight}
+    return Launch(
+        getattr(launches.device_code("affine"), name), (C,), (C, splits, *numbers),
+        D=d, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
+    )  # fmt: skip
+
+
+def launch_combine(samples: Samples, by: InputMap) -> Tensor:
+    """``by`` of g and x, in the dtype and memory format of x."""
+    g, x, d, centre = samples
+    y, device, kinds = like(x), x.device.index, (g.dtype, x.dtype)
+    has_correction = centre.correction is not None
+    launch = _combine(x.shape, g.stride(), x.stride(), y.stride(), d, device, has_correction, kinds)
+    launch(device, g, x, y, by.A, by.S, *centre, by.shift)
+    return y
+
+
+@launches.kept
+def _combine(
+    shape: Size,
+    g_strides: Size,
+    strides: Size,
+    y_strides: Size,
+    d: int,
+    device: int | None,
+    has_correction: bool,
+    kinds: tuple[torch.dtype, torch.dtype],
+) -> Launch:
+    of_g, where, to = (tiles.known_layout(shape, each) for each in (g_strides, strides, y_strides))
+    C, n, config = shape[1], shape[0] * where.positions, COMBINE_CONFIGS[tiles.tile_of(d)]
+    plan = tiles.plan(C, d, n, config, device)
+    return Launch(
+        launches.device_code("affine").combine, (plan.tiles, plan.splits),
+        (C, where.positions, n, *of_g[1:], *where[1:], *to[1:], plan.chunk),
+        D=d, G=plan.together, T=plan.tile, K=config.block, J=config.depth, PRECISION=tiles.PRECISION,
+        HAS_CORRECTION=has_correction, num_warps=config.warps, num_stages=config.stages,
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""What kernels read and fill: tensors, or parts of one buffer, which cost less to make; and batches of matrices in them."""
+
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
+_SIZE = 4  # bytes of a float32
+
+
+class Part(NamedTuple):
+    """Some numbers of a float32 buffer: a tensor for kernels alone, without the cost of making one."""
+
+    buffer: Tensor
+    first: int
+    size: int
+    address: int
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.buffer.dtype
+
+    def data_ptr(self) -> int:
+        return self.address
+
+    def tensor(self) -> Tensor:
+        return self.buffer[self.first : self.first + self.size]
+
+
+Memory: TypeAlias = Tensor | Part  # contiguous, unless a kernel also takes its strides
+
+
+class Matrices(NamedTuple):
+    """A batch of n x n matrices, one after the other in memory."""
+
+    batch: int  # how many
+    n: int
+    like: Tensor  # has their dtype and device, which must be the current device
+
+
+class Eigenpairs(NamedTuple):
+    """Of a batch of symmetric matrices."""
+
+    w: Memory  # (*B, n), ascending
+    V: Memory  # (*B, n, n), in columns
+
+
+def parts(x: Tensor, *sizes: int) -> list[Part]:
+    """Parts of a new buffer on the device of ``x``, each aligned."""
+    places, total = _places(sizes)
+    buffer = torch.empty(total, dtype=torch.float32, device=x.device)
+    start = buffer.data_ptr()
+    return [Part(buffer, first, size, start + offset) for first, size, offset in places]
+
+
+@lru_cache
+def _places(sizes: tuple[int, ...]) -> tuple[tuple[tuple[int, int, int], ...], int]:
+    """The first number, the size and the offset in bytes of each part, and how many numbers all of them take."""
+    places, total = [], 0
+    for size in sizes:
+        places.append((total, size, total * _SIZE))
+        total += -(-size * _SIZE // ALIGNED) * ALIGNED // _SIZE
+    return tuple(places), total
