@@ -18,7 +18,7 @@ test-all: .make/test lint
 
 # With the Python it is given, and nothing installed: a machine with a GPU may be offline. RECORD=FILE keeps the record.
 test-gpu:
-	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src:$(CURDIR)/tests:$(CURDIR)/lab/tests" \
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src:$(CURDIR)/tests:$(CURDIR)/lab/tests:$$PYTHONPATH" \
 		$(PYTHON) -m pytest -p support.gpu_record -m cuda tests lab/tests $(if $(RECORD),--record "$(RECORD)")
 
 lint: .make/test

@@ -110,8 +110,7 @@ def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tens
     M = M.contiguous()
     start = None if start is None else start.contiguous()
     w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
-    matrices = Matrices(batch=M.numel() // (n * n), n=n, like=M)
-    launch(matrices, Problem(M=M, start=start), Eigenpairs(w=w, V=V), nonfinite, sweeps)
+    launch(Matrices(M.numel() // (n * n), n, M), Problem(M, start), Eigenpairs(w, V), nonfinite, sweeps)
     return w, V
 
 

@@ -16,6 +16,7 @@ from .buffers import Eigenpairs, Matrices, Memory
 from .nvrtc import Argument, addresses
 
 LARGEST = 128
+_ONCE = c_double(1.0)
 _NOT_SCALED = (None, None)
 
 
@@ -107,7 +108,7 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
     V, w, given = V.contiguous(), w.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
     with _device_of(V):
-        launch_value(_matrices(V), MatrixFunction(function, Eigenpairs(w=w, V=V), given), out, clamped=clamped)
+        _launch("value", function, _matrices(V), addresses(V, w, given, out, None, None, clamped))
     return out
 
 
@@ -116,7 +117,7 @@ def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | N
     V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
     with _device_of(V):
-        launch_derivative(_matrices(V), MatrixFunction(function, Eigenpairs(w=w, V=V), given), G, out)
+        _launch("derivative", function, _matrices(V), [*addresses(V, w, given, G, out), _ONCE])
     return out
 
 
@@ -143,7 +144,7 @@ def _launch(name: str, function: ScalarFunction, matrices: Matrices, arguments: 
 
 def _matrices(V: Tensor) -> Matrices:
     n = V.shape[-1]
-    return Matrices(batch=V.numel() // n**2, n=n, like=V)
+    return Matrices(V.numel() // (n * n), n, V)
 
 
 def _device_of(V: Tensor) -> AbstractContextManager[None]:

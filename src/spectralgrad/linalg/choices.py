@@ -132,12 +132,15 @@ class ByProducts(NamedTuple):
 
 
 ByEigenpairs = ByRule | ByPowerIteration | ByDeflation
+_USUAL_PAIRS, _USUAL_FUNCTION = ByRule(AUTO, _LORENTZIAN), Exactly(AUTO)
 
 # Functions.
 
 
 def for_eigenpairs(who: str, gradient: Gradient | None, solver: EigenSolver) -> ByEigenpairs:
     """How `eigh` and `projector` decompose and differentiate."""
+    if gradient is None and solver is AUTO:  # as most ask: no time is lost at the door
+        return _USUAL_PAIRS
     if isinstance(solver, PowerDeflation):
         return ByDeflation(_with_its_own_gradient(who, gradient, solver))
     _require_solver(who, solver)
@@ -165,7 +168,7 @@ def for_function(
         return for_eigenpairs(who, gradient, solver)
     if root == "inverse sqrt" and floor is None and isinstance(solver, Auto) and roots_by_products(M):
         return ByProducts(_NEWTON)
-    return Exactly(_require_solver(who, solver))
+    return _USUAL_FUNCTION if solver is AUTO else Exactly(_require_solver(who, solver))
 
 
 def for_svd(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
@@ -241,9 +244,9 @@ def solver_of_exact(gradient: Gradient | None, solver: RootSolver) -> Solver | N
     return solver if isinstance(solver, Solver) and is_exact(gradient, solver) else None
 
 
-def takes_jacobi_kernel(solver: RootSolver) -> bool:
-    """Whether the Jacobi kernel may stand for this solver wherever it runs."""
-    return isinstance(solver, Auto | Jacobi)
+def takes_jacobi_kernel(gradient: Gradient | None, solver: RootSolver) -> bool:
+    """Whether the options ask for the exact gradient by a solver that the Jacobi kernel may stand for where it runs."""
+    return isinstance(solver, Auto | Jacobi) and is_exact(gradient, solver)
 
 
 def for_covariance_root(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> RootSolver:

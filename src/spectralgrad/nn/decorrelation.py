@@ -129,8 +129,7 @@ class _DecorrelatedBatchNorm(BatchStatistics):
             and self.running == "covariance"
             and self.process_group is None
             and self.momentum is not None
-            and solver_of_exact(self.gradient, self.solver) is not None
-            and takes_jacobi_kernel(self.solver)
+            and takes_jacobi_kernel(self.gradient, self.solver)
             and all(
                 x is None or _is_plain(x, input.device)
                 for x in (self.weight, self.bias, self.running_mean, self.running_covariance)
@@ -145,6 +144,8 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         return Running(mean, covariance, batches, self.momentum)
 
     def starting_basis(self, input: Tensor) -> Tensor | None:
+        if not self.warm_start:
+            return None
         return self._start((self.groups, self.group_size, self.group_size), input.device, torch.float32)
 
     def remember_step(self, step: WhitenedStep) -> None:

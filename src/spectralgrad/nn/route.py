@@ -123,15 +123,9 @@ class OneNode(Route):
 class Kernels(OneNode):
     def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
         layer.require_samples(x, x.numel() // x.shape[1])
-        options = whitening.Options(
-            groups=layer.groups,
-            eps=layer.eps,
-            nonfinite=device_counter("nonfinite_input", x.device),
-            running=layer.averages(),
-            start=layer.starting_basis(x),
-        )
-        with torch.no_grad():
-            step = WhitenedStep(*whitening.forward(x, layer.weight, layer.bias, options))
+        nonfinite = device_counter("nonfinite_input", x.device)
+        options = whitening.Options(layer.groups, layer.eps, nonfinite, layer.averages(), layer.starting_basis(x))
+        step = WhitenedStep(*whitening.forward(x, layer.weight, layer.bias, options))  # kernels: autograd sees none of it
         y = whitened(x, layer.weight, layer.bias, step, _composition(layer))
         layer.remember_step(step)
         return y
