@@ -6,7 +6,7 @@ from .bench import bench
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command; returns the exit code: 0, 1 for a failure, 2 for wrong use, 130 after Ctrl-C."""
+    """Run the command; returns the exit code: 0, 1 for a failure, 2 for wrong use, 3 out of --seconds, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else argv
     if arguments[:1] == ["bench"]:
         return bench(arguments[1:])  # needs torch alone
@@ -18,7 +18,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"spectralgrad: the command line needs {error.name}: pip install 'spectralgrad[lab]'", file=sys.stderr)
         return 2
     try:
-        app(args=arguments, prog_name="spectralgrad")
+        app(args=arguments, prog_name="spectralgrad", obj=tuple(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0
