@@ -131,6 +131,16 @@ def test_when_time_is_up_the_epoch_ends_and_the_same_sweep_goes_on(store: Store)
     run_trials(trials, store, train=train, deadline=Deadline.after(0))  # nothing is left to do: no matter what the time is
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_when_time_is_up_no_other_trial_is_begun(jobs: int, store: Store) -> None:
+    """Trials of one epoch end with it, whatever the time is; the one after them is left for the next sweep."""
+    trials = [Trial(seed=seed, epochs=1, lr=30.0) for seed in range(jobs + 1)]
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, jobs=jobs, train=train, deadline=Deadline.after(2.0))
+    assert [status(store, trial) for trial in trials] == [*["finished"] * jobs, "none"]
+    assert starts(store, trials[-1]) == 0
+
+
 def test_workers_stop_after_their_epoch_when_time_is_up(store: Store) -> None:
     trials = [Trial(seed=seed, epochs=1000, lr=5.0) for seed in range(3)]
     with pytest.raises(OutOfTime):
