@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import spectralgrad as sg
+from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts import computed, registry
 from spectralgrad_lab.artifacts.eccv22 import table6 as eccv22_table6
 from spectralgrad_lab.artifacts.nips19 import table1 as nips19_table1
@@ -270,6 +271,12 @@ def test_treatments_take_part_in_the_timed_step(asked: tuple[str, ...], monkeypa
     assert used == set(asked)
     assert forward > 0
     assert backward > 0
+
+
+def test_what_training_refuses_is_not_timed() -> None:
+    trial = replace(_protocol.DIGITS, layer="zca", method="taylor", d=8, batch=16, treatments=("SN", "OW"))
+    with pytest.raises(OptionError, match="take one of them"):
+        timing.training_step(trial, torch.device("cpu"))
 
 
 def test_the_clock_ends_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:

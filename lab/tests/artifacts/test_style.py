@@ -22,11 +22,13 @@ from spectralgrad_lab.artifacts import style as style_artifacts
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Spec
 from spectralgrad_lab.artifacts.whitening_figure import correlated, whitening_matrices
+from spectralgrad_lab.deadline import Deadline, OutOfTime
+from spectralgrad_lab.drawing import encoded
 from spectralgrad_lab.models.wct import StyleNetwork, StylePair
-from spectralgrad_lab.records.results import Computed, Curve, Picture, Printed, Scale
+from spectralgrad_lab.records.results import Computed, Curve, GalleryPicture, Printed, Scale
 from spectralgrad_lab.records.store import Store, StoreError
 from spectralgrad_lab.style_network import studio as style_studio
-from spectralgrad_lab.style_network.studio import METHODS, STYLES, Studio, encoded, gallery_of, next_rows, studio
+from spectralgrad_lab.style_network.studio import METHODS, STYLES, Studio, gallery_of, next_rows, studio
 from spectralgrad_lab.style_network.train import StyleOutcome, TrainedStyle
 from spectralgrad_lab.style_network.trial import StyleTrial
 from spectralgrad_lab.style_network.workplace import Workplace
@@ -76,7 +78,7 @@ def place(tmp_path: Path) -> Workplace:
     return Workplace(tmp_path / "records", device="cpu")
 
 
-def opened(picture: Picture) -> Image.Image:
+def opened(picture: GalleryPicture) -> Image.Image:
     return Image.open(io.BytesIO(picture.data)).convert("RGB")
 
 
@@ -96,6 +98,28 @@ def test_all_six_share_one_training_of_each_variant(
     for id in IDS:
         made(id, place)
     assert sorted(trial.variant for trial in trainings.seen) == sorted(METHODS.values())
+
+
+def test_half_a_training_is_no_result(place: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run --seconds`: what was stopped in time is kept for the next run, and nothing is made of it."""
+    given: list[float | None] = []
+
+    def stopped(*_: object, seconds: float | None, **__: object) -> TrainedStyle:
+        given.append(seconds)
+        return TrainedStyle(Blend(), StyleOutcome("stopped", "", 5, 0, 1.0), ())  # type: ignore[arg-type]
+
+    monkeypatch.setattr(style_studio, "trained", stopped)
+    style_studio._TRAINED.clear()
+    style_studio._opened.cache_clear()
+    store = Store(place.folder)
+    for deadline in (Deadline.after(600), Deadline.after(0)):
+        with pytest.raises(OutOfTime):
+            run_spec(registry.find("pami-fig9"), "smoke", store, device="cpu", deadline=deadline)
+    assert store.load_computed("pami-fig9", "smoke") is None
+    [seconds] = given  # when the time is over nothing is begun
+    assert seconds is not None
+    assert 0 < seconds <= 600
+    assert not style_studio._TRAINED
 
 
 def test_a_training_is_heard_of_now_and_then(trainings: Trainings, place: Workplace) -> None:
@@ -264,9 +288,9 @@ def test_a_picture_survives_its_file(size: int, kind: str, bound: int) -> None:
     assert Image.open(io.BytesIO(encoded(torch.full((3, 4, 6), 2.0)))).getpixel((5, 3)) == (255, 255, 255)
 
 
-def pictures() -> tuple[Picture, ...]:
+def pictures() -> tuple[GalleryPicture, ...]:
     return tuple(
-        Picture("Monet: 1/2", column, encoded(torch.full((3, 8, 8), shade)), f"{column} in words", original)
+        GalleryPicture("Monet: 1/2", column, encoded(torch.full((3, 8, 8), shade)), f"{column} in words", original)
         for column, shade, original in (("content", 0.1, True), ("exemplar", 0.2, True), ("SVD-WCT", 0.3, False))
     )
 

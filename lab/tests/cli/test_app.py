@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 import spectralgrad as sg
+import spectralgrad_lab
 from spectralgrad_lab.artifacts.registry import IDS
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.records.store import Store
@@ -49,6 +50,43 @@ def test_list_shows_every_artifact_and_what_is_recorded(tmp_path: Path, capsys: 
 def test_list_makes_no_folder(tmp_path: Path) -> None:
     assert main(["list", "--records", str(tmp_path / "r")]) == 0
     assert not (tmp_path / "r").exists()
+
+
+def test_run_takes_several_and_shows_each(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["run", "pami-eq60", "pami-fig4", "--records", str(tmp_path / "r")]) == 0
+    store = Store(tmp_path / "r")
+    assert all(store.load_computed(id, "smoke") for id in ("pami-eq60", "pami-fig4"))
+    assert main(["run", "nips19-table1", "pami-tabel4", "--records", str(tmp_path / "r")]) == 2
+    assert store.load_computed("nips19-table1", "smoke") is None  # a wrong id is told before the first is run
+
+
+def test_out_of_seconds_is_exit_code_3_and_the_same_command_goes_on(tmp_path: Path, capsys: Captured) -> None:
+    command = ["run", "pami-eq60", "--records", str(tmp_path / "r")]
+    assert main([*command, "--seconds", "0"]) == 3
+    assert capsys.readouterr().err.strip() == "spectralgrad run: out of time; the same command goes on from here."
+    assert Store(tmp_path / "r").load_computed("pami-eq60", "smoke") is None
+    assert main([*command, "--seconds", "600"]) == 0
+    assert main([*command, "--seconds", "0"]) == 0  # nothing is left to do
+
+
+def test_report_can_show_one_artifact_alone(tmp_path: Path, capsys: Captured) -> None:
+    records, out = str(tmp_path / "r"), tmp_path / "page"
+    assert main(["run", "pami-eq60", "pami-fig4", "--records", records]) == 0
+    assert main(["report", "--only", "pami-eq60", "--records", records, "-o", str(out)]) == 0
+    html = (out / "index.html").read_text(encoding="utf-8")
+    assert 'id="pami-eq60"' in html
+    assert "pami-fig4" not in html
+    assert not list(out.glob("pami-fig4*"))
+    assert main(["report", "--only", "pami-eq6", "--records", records]) == 2
+    assert "`report`: there is no artifact 'pami-eq6'. Did you mean pami-eq60" in capsys.readouterr().err
+
+
+def test_there_is_no_side_entrance() -> None:
+    """One application: no file of the package is a program of its own, or reads a command line by itself."""
+    root = Path(spectralgrad_lab.__file__).parent
+    texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
+    assert not [name for name, text in texts.items() if "__main__" in name or "__main__" in text]
+    assert {name for name, text in texts.items() if "argparse" in text} <= {"cli/bench.py"}
 
 
 def test_a_wrong_id_suggests_the_nearest(tmp_path: Path, capsys: Captured) -> None:

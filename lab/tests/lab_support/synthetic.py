@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spectralgrad_lab.artifacts.spec import Entry, Form, Spec
-from spectralgrad_lab.records.results import Computed, Curve, Picture, Printed, Scale, Surface
+from spectralgrad_lab.records.results import Computed, Curve, GalleryPicture, Printed, Scale, Surface
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.style_network.workplace import Workplace
@@ -136,10 +136,10 @@ def picture_file(colour: tuple[int, int, int], size: int = 256, kind: str = "JPE
     return buffer.getvalue()
 
 
-def gallery_of(size: int = 256) -> tuple[Picture, ...]:
+def gallery_of(size: int = 256) -> tuple[GalleryPicture, ...]:
     """A picture for each row and method, of a colour of its own."""
     return tuple(
-        Picture(
+        GalleryPicture(
             row,
             column,
             picture_file((120 * i + 20, 30 * j + 20, 90), size),

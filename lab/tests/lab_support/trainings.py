@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
 
@@ -19,6 +20,7 @@ def train(
     data: Path | None = None,
     device: str = "auto",
     progress: Callable[[dict[str, Any]], None] | None = None,
+    deadline: Deadline = NEVER,
 ) -> Outcome:
     """The model says what happens: broken, diverges, dies, dies-once; lr / 10 is the seconds of an epoch."""
     if trial.model == "broken":
@@ -35,6 +37,8 @@ def train(
             recording.append("epoch", **line, monitor={"process": os.getpid()})
             if progress:
                 progress(line)
+            if deadline.is_over and epoch + 1 < trial.epochs:
+                raise OutOfTime
             if trial.model == "diverges":
                 recording.append("end", status="failed", reason="the loss is NaN", step=10, epoch=epoch)
                 break

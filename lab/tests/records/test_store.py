@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.records import store as module
+from spectralgrad_lab.records import recording as module
 from spectralgrad_lab.records.lock import BusyError, hold
 from spectralgrad_lab.records.results import Computed, Curve, Printed, Surface
 from spectralgrad_lab.records.store import Store, StoreError
@@ -122,6 +122,14 @@ def test_the_checkpoint_is_beside_the_record_until_the_end(store: Store) -> None
         assert recording.checkpoint.name == f"{TRIAL.key}.ckpt"
         recording.append("end", **END)
         assert not recording.checkpoint.exists()
+
+
+def test_what_a_killed_writer_of_the_checkpoint_left_is_removed(store: Store) -> None:
+    left = store.folder / "trials" / f".{TRIAL.key}.ckpt.0123abcd.part"
+    left.parent.mkdir()
+    left.write_bytes(b"half a checkpoint")
+    record(store)
+    assert not left.exists()
 
 
 @pytest.mark.parametrize(("kind", "fields"), [("epcoh", {}), ("start", {}), ("end", {"status": "done"}), ("end", {})])

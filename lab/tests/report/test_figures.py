@@ -19,7 +19,7 @@ from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.report.colours import METHODS, PALETTE, looks, method_of
 from spectralgrad_lab.report.figures import describe, draw, left_out
-from spectralgrad_lab.report.panels import Line, Panel, panels_of_computed, panels_of_training
+from spectralgrad_lab.report.panels import Panel, Series, panels_of_computed, panels_of_training
 from spectralgrad_lab.report.tables import measure
 
 
@@ -30,7 +30,7 @@ def panels(id: str, store: Store) -> list[Panel]:
     return panels_of_training(spec, entries, [measure(entry, store) for entry in entries], store)
 
 
-def line(panel: Panel, label: str) -> Line:
+def line(panel: Panel, label: str) -> Series:
     [found] = [each for each in panel.lines if each.label == label]
     return found
 
@@ -175,7 +175,7 @@ def picture(panel: Panel) -> bytes:
         return image.convert("RGB").tobytes()
 
 
-BASE = Panel("t", "lines", (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="svd"),), "x", "y")
+BASE = Panel("t", "lines", (Series("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="svd"),), "x", "y")
 
 
 @pytest.mark.parametrize(
@@ -187,11 +187,11 @@ BASE = Panel("t", "lines", (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), metho
         {"ticks": ("a", "b", "c", "d")},
         {"title": "u"},
         {"kind": "arrows"},
-        {"lines": (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 6.0), method="svd"),)},
-        {"lines": (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), (0.5, 9.0, 4.0), (1.5, 11.0, 6.0), "svd"),)},
-        {"lines": (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="svd", failed=1),)},
-        {"lines": (Line("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="taylor"),)},
-        {"lines": (*BASE.lines, Line("SVD, training", (1.0, 2.0), (1.0, 2.0), companion=True))},
+        {"lines": (Series("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 6.0), method="svd"),)},
+        {"lines": (Series("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), (0.5, 9.0, 4.0), (1.5, 11.0, 6.0), "svd"),)},
+        {"lines": (Series("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="svd", failed=1),)},
+        {"lines": (Series("SVD", (1.0, 2.0, 3.0), (1.0, 10.0, 5.0), method="taylor"),)},
+        {"lines": (*BASE.lines, Series("SVD, training", (1.0, 2.0), (1.0, 2.0), companion=True))},
     ],
     ids=["log y", "log x", "percent", "ticks", "title", "arrows", "values", "range", "failed", "method", "companion"],
 )
@@ -205,7 +205,7 @@ def test_names_are_neither_mathematics_nor_hidden() -> None:
     curves = (Curve("$\\frac", (1.0, 2.0), (1.0, 2.0)), Curve("_hidden", (1.0, 2.0), (2.0, 1.0)))
     [panel] = panels_of_computed(SPECS["pami-fig1a"], Computed(curves=curves, x_label="$", y_label="a$b$"))
     shown = picture(panel)
-    unnamed = Panel("", "lines", (panel.lines[0], Line("", (1.0, 2.0), (2.0, 1.0))), "$", "a$b$")
+    unnamed = Panel("", "lines", (panel.lines[0], Series("", (1.0, 2.0), (2.0, 1.0))), "$", "a$b$")
     assert shown != picture(unnamed)
 
 

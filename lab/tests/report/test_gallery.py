@@ -9,7 +9,7 @@ pytest.importorskip("PIL")
 from PIL import Image
 
 from lab_support.synthetic import GALLERY_COLUMNS, GALLERY_ROWS, HOSTILE, gallery_of, picture_file
-from spectralgrad_lab.records.results import Picture
+from spectralgrad_lab.records.results import GalleryPicture
 from spectralgrad_lab.report.gallery import GAP, NAMES, SHOWN, TEXT, TILE, gallery, places, sheet, shrunk
 
 PICTURES = gallery_of()
@@ -55,7 +55,7 @@ def test_originals_are_left_out_of_what_is_published() -> None:
 
 
 def test_the_markup_names_everything_and_escapes_it() -> None:
-    hostile = Picture(HOSTILE, HOSTILE, picture_file((0, 0, 0), 8, "PNG"), HOSTILE)
+    hostile = GalleryPicture(HOSTILE, HOSTILE, picture_file((0, 0, 0), 8, "PNG"), HOSTILE)
     html = gallery([*PICTURES[:3], hostile], HOSTILE)
     assert "<script" not in html
     assert "onerror=alert(1)&gt;" in html
@@ -66,4 +66,4 @@ def test_the_markup_names_everything_and_escapes_it() -> None:
 
 
 def test_a_picture_without_words_has_its_place_as_words() -> None:
-    assert 'alt="Monet: GD-WCT"' in gallery([Picture("Monet", "GD-WCT", picture_file((0, 0, 0)))], "x")
+    assert 'alt="Monet: GD-WCT"' in gallery([GalleryPicture("Monet", "GD-WCT", picture_file((0, 0, 0)))], "x")

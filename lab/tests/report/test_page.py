@@ -18,11 +18,11 @@ from lab_support.written import Written
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts import registry
 from spectralgrad_lab.artifacts.spec import Spec
-from spectralgrad_lab.records.results import SCALES, Computed, Picture, Printed
+from spectralgrad_lab.drawing import encoded
+from spectralgrad_lab.records.results import SCALES, Computed, GalleryPicture, Printed
 from spectralgrad_lab.records.store import Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.report.page import write_page
-from spectralgrad_lab.style_network.studio import encoded
 
 VOID = {"img", "link", "meta", "br"}
 
@@ -255,7 +255,7 @@ def test_every_artifact_of_the_papers_has_its_place(tmp_path: Path) -> None:
         assert len(reader.all("section")) == 45
 
 
-def detailed_pictures(rows: int, columns: int) -> tuple[Picture, ...]:
+def detailed_pictures(rows: int, columns: int) -> tuple[GalleryPicture, ...]:
     """Pictures that compress as badly as a painting: strokes of noise at several sizes."""
     generator = torch.Generator().manual_seed(0)
     made = []
@@ -263,7 +263,7 @@ def detailed_pictures(rows: int, columns: int) -> tuple[Picture, ...]:
         noise = [torch.randn(1, 3, 256 // k, 256 // k, generator=generator) for k in (2, 4, 16, 64)]
         layers = [torch.nn.functional.interpolate(x, (256, 256), mode="bilinear") for x in noise]
         picture = torch.stack(layers).mul(torch.tensor([0.06, 0.08, 0.12, 0.15]).view(-1, 1, 1, 1, 1)).sum(0)[0] + 0.5
-        made.append(Picture(f"row {i // columns}", f"column {i % columns}", encoded(picture), "strokes of noise"))
+        made.append(GalleryPicture(f"row {i // columns}", f"column {i % columns}", encoded(picture), "strokes of noise"))
     return tuple(made)
 
 

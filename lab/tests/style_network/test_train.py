@@ -1,34 +1,27 @@
 """Training the style-transfer network on drawn pictures: it learns, stops, goes on, fails, and says so."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import typer
-from typer.testing import CliRunner
 
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.cli.style import train_style
+from spectralgrad_lab.cli import main
 from spectralgrad_lab.data.artworks import embedded_artworks
 from spectralgrad_lab.data.device import torch_device
 from spectralgrad_lab.models.vgg import Encoder
 from spectralgrad_lab.models.wct import VARIANTS
 from spectralgrad_lab.records.lock import BusyError, hold
+from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.style_network import run as style_run
 from spectralgrad_lab.style_network import train as style_train
-from spectralgrad_lab.style_network.run import LOSSES, Pictures, StyleRun, new_pair
-from spectralgrad_lab.style_network.train import (
-    TrainedStyle,
-    chosen,
-    load_trained,
-    main,
-    place_of,
-    read_log,
-    trained,
-)
-from spectralgrad_lab.style_network.trial import StyleTrial, style_trial
+from spectralgrad_lab.style_network.run import LOSSES, StyleRun, TrainingPictures, new_pair
+from spectralgrad_lab.style_network.train import TrainedStyle, load_trained, place_of, trained
+from spectralgrad_lab.style_network.trial import StyleTrial, changes_of, style_trial
 from spectralgrad_lab.training import checkpoint
 from spectralgrad_lab.training.watch import Diverged
 
@@ -72,7 +65,7 @@ def test_what_a_training_leaves(finished: tuple[StyleTrial, Path, TrainedStyle])
     assert state is not None
     assert {x.dtype for x in state["weights"].values()} == {torch.float16}
     assert StyleTrial.from_json(state["trial"]) == trial
-    start = read_log(place)[0]
+    start = Store(folder).lines(trial)[0]
     assert StyleTrial.from_json(start["trial"]) == trial
     assert start["versions"]["torch"] == torch.__version__
     assert str(folder) not in (place / "log.jsonl").read_text()  # no path of a machine
@@ -164,7 +157,7 @@ def test_killed_and_resumed_equals_unbroken_bit_for_bit(variant: str, tmp_path: 
     log = place_of(trial, tmp_path / "broken") / "log.jsonl"
     log.write_bytes(log.read_bytes() + b'{"kind": "log", "step": 1')  # a line that the kill cut short
     resumed = train(trial, tmp_path / "broken")
-    starts = [line["step"] for line in read_log(log.parent) if line["kind"] == "start"]
+    starts = [line["step"] for line in Store(tmp_path / "broken").lines(trial) if line["kind"] == "start"]
     assert starts == [0, 6]
     assert not (log.parent / "checkpoint.ckpt").exists()
     for one, two in zip(whole.log, resumed.log, strict=True):
@@ -244,11 +237,28 @@ def test_an_error_in_a_step_is_a_failure_too(tmp_path: Path, monkeypatch: pytest
     assert found.outcome[:3] == ("failed", "RuntimeError: out of memory", 1)
 
 
+def test_a_log_of_an_older_version_is_read_with_its_words_for_nan(
+    finished: tuple[StyleTrial, Path, TrainedStyle], tmp_path: Path
+) -> None:
+    """Older logs say nan where ours say NaN, and stand in a folder without FORMAT, beside whatever there is."""
+    trial, folder, _ = finished
+    place = place_of(trial, tmp_path)
+    shutil.copytree(place_of(trial, folder), place)
+    (tmp_path / "notes.txt").touch()
+    lines = [json.loads(line) for line in (place / "log.jsonl").read_text().splitlines()]
+    lines[1] |= {"style": "nan", "cycle": "-inf"}
+    (place / "log.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    found = load_trained(trial, tmp_path, device="cpu")
+    assert math.isnan(found.log[0]["style"])
+    assert found.log[0]["cycle"] == -math.inf
+    assert found.outcome.status == "finished"
+
+
 # What a step sees.
 
 
 def test_crops_come_from_the_domain_that_they_claim_and_cover_the_pictures() -> None:
-    """Pictures whose pixels tell their domain, number and place."""
+    """TrainingPictures whose pixels tell their domain, number and place."""
     trial = tiny(size=32, crop=24, batch=4)
     place = torch.arange(32, dtype=torch.uint8)
     train = {}
@@ -260,7 +270,7 @@ def test_crops_come_from_the_domain_that_they_claim_and_cover_the_pictures() -> 
             place.expand(count, 32, 32),
         )
         train[name] = torch.stack(parts, 1)
-    pictures = Pictures(trial, train, CPU)
+    pictures = TrainingPictures(trial, train, CPU)
     seen, tops, flips = set(), set(), set()
     for draw in pictures.draws(0, 60):
         photo, art, domain = pictures.crops(draw)
@@ -281,7 +291,9 @@ def test_crops_come_from_the_domain_that_they_claim_and_cover_the_pictures() -> 
     assert tops == set(range(9))
     assert flips == {1, -1}
     assert torch.equal(pictures.draws(3, 5), pictures.draws(0, 60)[3:5])  # a step draws the same wherever one starts
-    assert not torch.equal(Pictures(tiny(size=32, crop=24, batch=4, seed=1), train, CPU).draws(0, 2), pictures.draws(0, 2))
+    assert not torch.equal(
+        TrainingPictures(tiny(size=32, crop=24, batch=4, seed=1), train, CPU).draws(0, 2), pictures.draws(0, 2)
+    )
 
 
 def test_vgg_and_half_precision_go_through_the_same_step() -> None:
@@ -322,32 +334,33 @@ def test_the_learning_rate_falls_at_the_end_and_the_average_follows() -> None:
 # Commands and doors.
 
 
-def test_both_commands_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--variant", "taylor", "--domains", "monet", "--records", str(tmp_path), "--device", "cpu"]
+def test_the_command_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["train-style", "--variant", "taylor", "--domains", "monet", "--records", str(tmp_path), "--device", "cpu"]
     for name, value in {"size": 32, "crop": 24, "width": 4, "hops": 1, "steps": 2, "every": 1, "save": 1}.items():
-        options += ["--set", f"{name}={json.dumps(value)}"]
-    assert main(options) == 0
-    assert "not finite: 0" in capsys.readouterr().out
-    app = typer.Typer()
-    app.command()(train_style)
-    result = CliRunner().invoke(app, options)
-    assert result.exit_code == 0, result.output
-    assert "taylor: finished" in result.output
+        command += ["--set", f"{name}={json.dumps(value)}"]
+    assert main([*command, "--seconds", "0"]) == 3
+    assert "taylor: stopped" in capsys.readouterr().out
+    for _ in range(2):
+        assert main(command) == 0
+        assert "taylor: finished" in capsys.readouterr().out
     assert len(list((tmp_path / "style").iterdir())) == 1  # the second found it done
-    result = CliRunner().invoke(app, [*options, "--set", "colour=1"])
-    assert isinstance(result.exception, OptionError)  # which the whole command line answers in one line
-    assert main([*options, "--set", "lr=1e30", "--set", "steps=4"]) == 1
-    assert main(["--variant", "svd"]) == 2
+    assert main([*command, "--set", "steps=3"]) == 0
+    assert "not finite: 0" in capsys.readouterr().out
+    assert main([*command, "--set", "colour=1"]) == 2
+    assert "--set takes name=value, got 'colour=1'" in capsys.readouterr().err
+    assert main([*command, "--set", "lr=1e30", "--set", "steps=4"]) == 1
+    assert main(["train-style", "--variant", "svd", "--records", str(tmp_path)]) == 2
     assert "variant must be one of" in capsys.readouterr().err
 
 
 def test_options_of_the_command() -> None:
-    assert chosen("gd", "short", "monet,ukiyoe", ["style=2.5", "precision=32-true"]) == style_trial(
+    changes = changes_of("train-style", ["style=2.5", "precision=32-true"])
+    assert style_trial("gd", "short", ("monet", "ukiyoe"), **changes) == style_trial(
         "gd", "short", ("monet", "ukiyoe"), style=2.5, precision="32-true"
     )
     for wrong in ("colour=1", "steps", "variant=gd"):
         with pytest.raises(OptionError, match="--set takes"):
-            chosen("gd", "short", "monet", [wrong])
+            changes_of("train-style", [wrong])
 
 
 def test_doors(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from lab_support.trainings import train
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
+from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import Computed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -117,6 +118,40 @@ def test_workers_take_the_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
     assert [seen("cuda", number) for number in range(3)] == ["5", "7", "5"]
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "5,7"  # nothing is left changed
+
+
+def test_when_time_is_up_the_epoch_ends_and_the_same_sweep_goes_on(store: Store) -> None:
+    trials = [Trial(seed=seed, epochs=3, lr=10.0) for seed in range(2)]
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, train=train, deadline=Deadline.after(0.5))
+    assert [len(store.lines(trial)) for trial in trials] == [2, 0]  # a start and one epoch; no second trial
+    run_trials(trials, store, train=train)
+    assert [starts(store, trial) for trial in trials] == [2, 1]
+    assert [status(store, trial) for trial in trials] == ["finished"] * 2
+    run_trials(trials, store, train=train, deadline=Deadline.after(0))  # nothing is left to do: no matter what the time is
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_when_time_is_up_no_other_trial_is_begun(jobs: int, store: Store) -> None:
+    """Trials of one epoch end with it, whatever the time is; the one after them is left for the next sweep."""
+    trials = [Trial(seed=seed, epochs=1, lr=30.0) for seed in range(jobs + 1)]
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, jobs=jobs, train=train, deadline=Deadline.after(2.0))
+    assert [status(store, trial) for trial in trials] == [*["finished"] * jobs, "none"]
+    assert starts(store, trials[-1]) == 0
+
+
+def test_workers_stop_after_their_epoch_when_time_is_up(store: Store) -> None:
+    trials = [Trial(seed=seed, epochs=1000, lr=5.0) for seed in range(3)]
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, jobs=2, train=train, deadline=Deadline.after(3.0))
+    epochs = [sum(line["kind"] == "epoch" for line in store.lines(trial)) for trial in trials]
+    assert min(epochs[:2]) >= 1
+    assert max(epochs) < 1000
+    assert epochs[2] == 0
+    for trial in trials:
+        with store.recording(trial):  # no worker is left that holds a lock
+            pass
 
 
 @pytest.mark.parametrize(("jobs", "ray"), [(0, None), (-1, None), (2, "local")])

@@ -12,10 +12,11 @@ import pytest
 
 from lab_support.trainings import train
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.deadline import NEVER, Deadline
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import Event, run_trials
-from spectralgrad_lab.sweep.on_ray import GPU_SHARE, run_on_ray
+from spectralgrad_lab.sweep.on_ray import GPU_SHARE, _task, run_on_ray
 
 SUPPORT = Path(__file__).parents[1]  # where the stand-in for the training is
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
@@ -110,6 +111,16 @@ def test_without_ray_the_error_says_what_to_install(store: Store, monkeypatch: p
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(OptionError, match=r"pip install 'spectralgrad\[ray\]'"):
         run_on_ray([Trial()], store, address="local", data=None, device="cpu", hear=lambda _: None, train=train)
+
+
+def test_a_task_says_whether_its_trial_ended_or_time_was_up(store: Store) -> None:
+    trial, late = Trial(epochs=3, lr=0.01), Deadline.after(0)
+    how = (trial.as_json(), str(store.folder), None, "cpu", train)
+    assert not _task(*how, late)
+    assert store.lines(trial) == []  # not even begun
+    assert _task(*how, NEVER)
+    assert store.outcome(trial) is not None
+    assert _task(*how, late)  # it has ended, whatever the time is
 
 
 def test_small_trials_share_a_gpu() -> None:

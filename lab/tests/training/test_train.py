@@ -19,6 +19,7 @@ import torch
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 from spectralgrad_lab.data import DataError
+from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training import checkpoint, loop
@@ -401,6 +402,29 @@ def test_random_state_round_trips_through_a_checkpoint(tmp_path: Path) -> None:
     assert state is not None
     checkpoint.set_random_state(state["random"])
     assert [(random.random(), float(torch.rand(())), np.random.standard_normal()) for _ in range(3)] == want  # noqa: NPY002
+
+
+def test_stopped_by_the_clock_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
+    whole, store = metrics(train(RANDOM, Store(tmp_path / "whole"))), Store(tmp_path / "stopped")
+    for epoch in range(RANDOM.epochs - 1):
+        with pytest.raises(OutOfTime):
+            train(RANDOM, store, deadline=Deadline.after(0))
+        assert store.outcome(RANDOM) is None
+        assert store.lines(RANDOM)[-1]["kind"] == "stop"
+        assert store.lines(RANDOM)[-1]["epoch"] == epoch
+    assert metrics(train(RANDOM, store, deadline=Deadline.after(0))) == whole
+
+
+def test_a_checkpoint_of_another_versions_network_is_one_clear_error(store: Store) -> None:
+    with pytest.raises(OutOfTime):
+        train(TINY, store, deadline=Deadline.after(0))
+    path = store.files(TINY).checkpoint
+    state = checkpoint.load(path, TINY.key)
+    assert state is not None
+    state["model"].popitem()
+    checkpoint.save(path, state)
+    with pytest.raises(OptionError, match=r"\.ckpt holds another network .* Remove it and train again"):
+        train(TINY, store)
 
 
 # Faults around the training.

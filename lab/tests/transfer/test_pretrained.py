@@ -9,11 +9,12 @@ from torch.nn import Conv2d, MaxPool2d, ReLU, Sequential
 
 from lab_support.shared_data import SHARED
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.cli import main
 from spectralgrad_lab.data.artworks import load_artworks
 from spectralgrad_lab.models.decoders import Decoder
 from spectralgrad_lab.models.vgg import LEVELS, Encoder
 from spectralgrad_lab.transfer import pretrained as weights
-from spectralgrad_lab.transfer.pretrained import WeightsError, load_decoder, load_encoder, save_atomically
+from spectralgrad_lab.transfer.pretrained import WeightsError, load_decoder, load_encoder, save_weights
 from spectralgrad_lab.transfer.train_decoders import reconstruction
 
 LAYOUT = (64, 64, "M", 128, 128, "M", 256, 256, 256, 256, "M", 512, 512)  # of torchvision's features, a little past relu4_1
@@ -50,7 +51,7 @@ def test_a_torchvision_file_computes_what_torchvision_does(tmp_path: Path) -> No
 
 
 def test_the_written_encoder_is_the_installed_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    weights.main(["--out", str(tmp_path / "a" / "encoder.pt")])
+    assert main(["convert-weights", "--out", str(tmp_path / "a" / "encoder.pt")]) == 0
     assert "6.7 MiB" in capsys.readouterr().out
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["encoder.pt"]
     x = torch.rand(1, 3, 32, 32)
@@ -77,7 +78,7 @@ def test_it_is_found_without_being_imported(monkeypatch: pytest.MonkeyPatch, tmp
     folder = tmp_path / "hollow_weights"
     folder.mkdir()
     (folder / "__init__.py").write_text("raise RuntimeError('imported')")
-    save_atomically(Encoder("relu1_1").state_dict(), folder / "vgg19_q.bin")
+    save_weights(Encoder("relu1_1").state_dict(), folder / "vgg19_q.bin")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(weights, "PACKAGE", "hollow_weights")
     assert list(load_encoder(level="relu1_1")(torch.rand(1, 3, 4, 4))) == ["relu1_1"]
@@ -98,7 +99,7 @@ def test_a_wrong_file_is_named(kind: str, tmp_path: Path) -> None:
         state = {f"features.{name}": value for name, value in torchvision_features().state_dict().items()}
         torch.save({**state, "features.1.weight": torch.zeros(64)}, path)
     elif kind == "too short":
-        save_atomically(Encoder("relu2_1").state_dict(), path)
+        save_weights(Encoder("relu2_1").state_dict(), path)
     with pytest.raises(WeightsError, match=r"`load_encoder`: .*file\.pt .*pip install 'spectralgrad\[style\]'"):
         load_encoder(path)
 
@@ -112,7 +113,7 @@ def test_a_file_that_would_run_code_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_decoder_survives_its_file(level: str, tmp_path: Path) -> None:
     decoder = Decoder(level)
-    save_atomically(decoder.to(memory_format=torch.channels_last).state_dict(), tmp_path / "d.pt")  # type: ignore[call-overload]
+    save_weights(decoder.to(memory_format=torch.channels_last).state_dict(), tmp_path / "d.pt")  # type: ignore[call-overload]
     loaded = load_decoder(level, path=tmp_path / "d.pt")
     for mine, theirs in zip(loaded.parameters(), decoder.parameters(), strict=True):
         assert mine.dtype == torch.float32
@@ -126,9 +127,9 @@ def test_a_decoder_survives_its_file(level: str, tmp_path: Path) -> None:
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "d.pt"
-    save_atomically({"x": torch.ones(2)}, path)
+    save_weights({"x": torch.ones(2)}, path)
     with pytest.raises(AttributeError):
-        save_atomically({"x": "no tensor"}, path)  # type: ignore[dict-item]
+        save_weights({"x": "no tensor"}, path)  # type: ignore[dict-item]
     assert torch.equal(torch.load(path, weights_only=True)["x"], torch.ones(2).half())
     assert list(tmp_path.iterdir()) == [path]
 
@@ -138,7 +139,7 @@ def test_levels_and_missing_decoders_are_named(monkeypatch: pytest.MonkeyPatch, 
         with pytest.raises(OptionError, match="level must be one of"):
             load("relu5_1")
     monkeypatch.setattr(weights, "DECODERS", tmp_path)
-    with pytest.raises(WeightsError, match=r"decoder-relu1_1\.pt is missing\. Install .*train_decoders --level relu1_1"):
+    with pytest.raises(WeightsError, match=r"decoder-relu1_1\.pt is missing\. Install .*train-decoders --level relu1_1"):
         load_decoder("relu1_1")
 
 

@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.cli import main
 from spectralgrad_lab.data.artworks import embedded_artworks
 from spectralgrad_lab.models.decoders import Decoder
 from spectralgrad_lab.models.vgg import Encoder
 from spectralgrad_lab.transfer import train_decoders
 from spectralgrad_lab.transfer.pretrained import load_decoder, load_encoder
 from spectralgrad_lab.transfer.train_decoders import (
+    EMBEDDED,
     Recipe,
     augmented,
     color_changes,
+    fitted,
     losses,
     psnr,
     reconstruction,
@@ -130,7 +133,8 @@ def test_psnr_is_the_definition() -> None:
 def command(level: str, out: Path, **options: object) -> None:
     """The command on a CPU with drawn pictures."""
     chosen = {"data": "embedded", "crop": 32, "device": "cpu", **options, "level": level, "out": out}
-    train_decoders.main([part for name, value in chosen.items() for part in (f"--{name}", str(value))])
+    words = [part for name, value in chosen.items() for part in (f"--{name}", str(value))]
+    assert main(["train-decoders", *words]) == 0
 
 
 def test_the_command_writes_a_decoder_and_what_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,13 +166,13 @@ def test_the_command_goes_on_from_a_decoder(tmp_path: Path) -> None:
     assert "as styles" not in about["started_from"]["data"]
 
 
-def test_a_command_that_is_stopped_leaves_its_last_decoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object, **__: object) -> None:
+def test_a_training_that_is_stopped_leaves_its_last_decoder(tmp_path: Path) -> None:
+    def stop(text: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(train_decoders, "print", stop, raising=False)
+    recipe = Recipe(level="relu1_1", steps=9, batch=1, crop=32)
     with pytest.raises(KeyboardInterrupt):
-        command("relu1_1", tmp_path, steps=9, batch=1, every=0)
+        fitted(recipe, tmp_path, command="", data=EMBEDDED, device="cpu", every=0, say=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["decoder-relu1_1.pt"]
     load_decoder("relu1_1", path=tmp_path / "decoder-relu1_1.pt")
 

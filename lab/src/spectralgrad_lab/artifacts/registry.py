@@ -37,11 +37,12 @@ def specs() -> dict[str, Spec]:
     return {id: _spec(id) for id in IDS}
 
 
-def find(id: str) -> Spec:
+def find(id: str, who: str = "run") -> Spec:
     """The artifact of this id.
 
     Args:
         id: as `specs` lists them.
+        who: the command that asks, for the error.
 
     Raises:
         OptionError: there is none; the message names the nearest ones.
@@ -53,4 +54,4 @@ def find(id: str) -> Spec:
         return _spec(id)
     near = difflib.get_close_matches(id.lower().replace("_", "-"), IDS, n=3, cutoff=0.5)
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
-    raise OptionError(f"`run`: there is no artifact {id!r}. {hint}`spectralgrad list` shows all {len(IDS)}.")
+    raise OptionError(f"`{who}`: there is no artifact {id!r}. {hint}`spectralgrad list` shows all {len(IDS)}.")

@@ -9,7 +9,7 @@ from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.style_network.workplace import Workplace
 
 Figure = Literal["test_error", "top5_error", "solver_failures"]  # errors in percent after the last epoch; failures in all
-Kind = Literal["training", "computed", "timing", "style"]
+ArtifactKind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
     "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
 ]
@@ -49,7 +49,7 @@ class Spec:
     id: str
     paper: str
     shows: str
-    kind: Kind
+    kind: ArtifactKind
     form: Form = "table"
     printed: tuple[Printed, ...] = ()
     entries: Callable[[Scale], tuple[Entry, ...]] | None = None

@@ -13,9 +13,10 @@ from spectralgrad_lab.models.wct_blocks import Roots
 from spectralgrad_lab.records.machine import circumstances, disturbance, machine_name
 from spectralgrad_lab.records.results import Computed, Printed, Scale
 from spectralgrad_lab.style_network.classifier import Classifier, train_classifier
-from spectralgrad_lab.style_network.measures import Features, content_distance, milliseconds, now, sharpness, style_distance
+from spectralgrad_lab.style_network.measures import Features, content_distance, milliseconds, sharpness, style_distance
 from spectralgrad_lab.style_network.studio import BATCH, METHODS, NAMES, STYLES, Studio, gallery_of, next_rows, studio
 from spectralgrad_lab.style_network.workplace import Workplace
+from spectralgrad_lab.training.timing import now
 
 DASH = "–"  # the training failed
 CONTENT, COLOURS, PAINTINGS = "photographs as they are", "colour transfer alone", "real paintings"

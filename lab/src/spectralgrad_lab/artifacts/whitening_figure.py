@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad_lab.records.results import Computed, Curve, Picture, Printed, Scale
-from spectralgrad_lab.style_network.studio import NAMES, Studio, encoded, studio
+from spectralgrad_lab.drawing import encoded
+from spectralgrad_lab.records.results import Computed, Curve, GalleryPicture, Printed, Scale
+from spectralgrad_lab.style_network.studio import NAMES, Studio, studio
 from spectralgrad_lab.style_network.workplace import Workplace
 from spectralgrad_lab.transfer.pretrained import WeightsError
 from spectralgrad_lab.transfer.transfer import transfer
@@ -85,7 +86,7 @@ def _curve(label: str, cloud: Tensor) -> Curve:
     return Curve(label, tuple(cloud[0].tolist()), tuple(cloud[1].tolist()))
 
 
-def _pictures(where: Studio) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
+def _pictures(where: Studio) -> tuple[tuple[GalleryPicture, ...], tuple[str, ...]]:
     """(d) and (e): the first held-out photograph and painting; and remarks."""
     content, style = where.contents()[0], where.exemplars(DOMAIN)[0]
     made = {"(d) colour transfer": sg.nn.functional.color_transfer(content, style)}
@@ -106,8 +107,8 @@ def _pictures(where: Studio) -> tuple[tuple[Picture, ...], tuple[str, ...]]:
     pictures = []
     for name, result in made.items():
         pictures += [
-            Picture(name, COLUMNS[0], encoded(content), "A photograph", original),
-            Picture(name, COLUMNS[1], encoded(style), f"A painting from the domain {NAMES[DOMAIN]}", original),
-            Picture(name, COLUMNS[2], encoded(result), f"{words}: {name[4:]}"),
+            GalleryPicture(name, COLUMNS[0], encoded(content), "A photograph", original),
+            GalleryPicture(name, COLUMNS[1], encoded(style), f"A painting from the domain {NAMES[DOMAIN]}", original),
+            GalleryPicture(name, COLUMNS[2], encoded(result), f"{words}: {name[4:]}"),
         ]
     return tuple(pictures), tuple(remarks)

@@ -1,4 +1,4 @@
-"""The commands: list, run, train, report, demo, transfer, bench."""
+"""The one application: list, run, train, report, demo, and the commands of the other files here."""
 
 import inspect
 from collections.abc import Callable, Iterator
@@ -18,6 +18,7 @@ from spectralgrad.errors import OptionError, SpectralError
 from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Spec
+from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -25,17 +26,16 @@ from spectralgrad_lab.sweep.local import cores, run_trials
 
 from .bars import SPEAKS, Bars, label
 from .bench import EPILOG, STOPPED, BenchCommand, bench
-from .style import train_style
+from .decoders import convert_weights, train_decoders
+from .options import FOLDER, Data, Device, Records, ScaleOption, Seconds
+from .style import evaluate_style, gallery, train_style
 from .transfer import run_transfer
 
 WIDE = 160  # columns where there is no terminal
 app = typer.Typer(help=(sg.__doc__ or "").partition("\n")[0], no_args_is_help=True, pretty_exceptions_enable=False)
 plain = Console(width=None if Console().is_terminal else WIDE, quiet=not SPEAKS)
 
-Records = Annotated[Path, typer.Option("--records", help="folder of the records")]
-Data = Annotated[Path | None, typer.Option("--data", help="folder of the data sets (or SPECTRALGRAD_DATA)")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N")]
-FOLDER = Path("records")
+LATE = 3  # exit code when --seconds are over
 
 
 @contextmanager
@@ -53,6 +53,8 @@ def answered(command: str) -> Iterator[None]:
         code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install 'spectralgrad[{extra}]'"
     except OSError as error:
         code, words = 1, f"spectralgrad {command}: {error.filename}: {error.strerror}."
+    except OutOfTime:
+        code, words = LATE, f"spectralgrad {command}: out of time; the same command goes on from here."
     except KeyboardInterrupt:
         rest = "what was written is whole" if command == "transfer" else "the same command goes on from here"
         code, words = STOPPED, f"spectralgrad {command}: stopped; {rest}."
@@ -65,6 +67,10 @@ def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"spectralgrad {sg.__version__}")
         raise typer.Exit
+
+
+def _ids() -> list[str]:
+    return list(IDS)
 
 
 @app.callback()
@@ -98,17 +104,21 @@ def _state(spec: Spec, scale: Any, store: Store) -> str:
 
 @app.command()
 def run(
-    id: Annotated[str, typer.Argument(help="as list shows it", autocompletion=lambda: list(IDS))],
-    scale: Annotated[Scale, typer.Option(help="how much of the paper's protocol")] = "smoke",
+    ids: Annotated[list[str], typer.Argument(metavar="ARTIFACT", help="as list shows them", autocompletion=_ids)],
+    scale: ScaleOption = "smoke",
     jobs: Annotated[int, typer.Option(help="worker processes")] = 1,
     ray: Annotated[str | None, typer.Option(help="address of a Ray cluster, or local")] = None,
     data: Data = None,
     device: Device = "auto",
     records: Records = FOLDER,
+    seconds: Seconds = None,
 ) -> None:
-    """Train or compute an artifact; what has a record is not run again."""
+    """Train or compute artifacts; what has a record is not run again."""
     with answered("run"):
-        _sweep(find(id), scale, Store(records), data=data, jobs=jobs, ray=ray, device=device)
+        deadline = Deadline.after(seconds)
+        chosen = [find(id) for id in dict.fromkeys(ids)]  # a wrong one is told before the first is run
+        for spec in chosen:
+            _sweep(spec, scale, Store(records), data=data, jobs=jobs, ray=ray, device=device, deadline=deadline)
 
 
 def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
@@ -183,7 +193,10 @@ app.command("train")(_flags())
 def report(
     records: Records = FOLDER,
     out: Annotated[Path, typer.Option("--out", "-o", help="folder of the page")] = Path("report"),
-    scale: Annotated[Scale, typer.Option()] = "smoke",
+    scale: ScaleOption = "smoke",
+    only: Annotated[
+        list[str] | None, typer.Option("--only", help="this artifact alone; may be repeated", autocompletion=_ids)
+    ] = None,
 ) -> None:
     """One HTML page of all records beside the papers' figures."""
     with answered("report"):
@@ -191,7 +204,8 @@ def report(
 
         if not records.exists():
             raise OptionError(f"`report`: there are no records in {records}. Run something first, or name them: --records.")
-        typer.echo(str(write_page(out, Store(records), specs(), scale)))
+        shown = {id: find(id, "report") for id in only} if only else specs()
+        typer.echo(str(write_page(out, Store(records), shown, scale)))
 
 
 @app.command()
@@ -220,4 +234,8 @@ def _answering(command: str, function: Callable[..., None]) -> Callable[..., Non
 
 app.command("transfer")(_answering("transfer", run_transfer))
 app.command("train-style")(_answering("train-style", train_style))
+app.command("evaluate")(_answering("evaluate", evaluate_style))
+app.command("gallery")(_answering("gallery", gallery))
+app.command("train-decoders")(_answering("train-decoders", train_decoders))
+app.command("convert-weights")(_answering("convert-weights", convert_weights))
 app.command("bench", cls=BenchCommand, epilog=EPILOG)(_answering("bench", bench))

@@ -65,7 +65,7 @@ def assemble(
 
 
 def subset(x: Tensor, y: Tensor, samples: int | None) -> tuple[Tensor, Tensor]:
-    """So many images, drawn once and for all; all of them for None or where there are no more."""
+    """A fixed random part of the images; all of them for None, or where there are no more."""
     if samples is None or samples >= len(y):
         return x, y
     chosen = torch.randperm(len(y), generator=torch.Generator().manual_seed(SUBSET_SEED))[:samples]
@@ -109,7 +109,7 @@ def find_folder(who: str, data: Path | None, names: tuple[str, ...], holds: str)
 
 
 def memory_of(images: int, channels: int, size: int) -> str:
-    """How much so many uint8 images take, in words.
+    """The memory that uint8 images take, in words.
 
     >>> memory_of(50_000, 3, 32)
     '0.1 GiB'

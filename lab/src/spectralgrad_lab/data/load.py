@@ -32,7 +32,7 @@ def load(
     Args:
         name: digits (comes with scikit-learn), cifar10, cifar100, tinyimagenet or folder.
         data: the directory that holds it; None is the environment variable SPECTRALGRAD_DATA.
-        train_samples, test_samples: so many of each only, always the same; None for all.
+        train_samples, test_samples: how many images of each are used, always the same ones; None for all.
 
     Raises:
         OptionError: an unknown name, or a number of samples that is none.

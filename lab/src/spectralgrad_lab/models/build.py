@@ -7,7 +7,7 @@ from spectralgrad.nn import CovariancePool2d
 
 from .alexnet import AlexNet
 from .gcp import PooledResNet, pooling_head
-from .layers import Options, norm_of, pool_of
+from .layers import LayerOptions, norm_of, pool_of
 from .resnet import BasicBlock, Bottleneck, Norm, ResNet
 
 __all__ = ["MODELS", "build", "pre_svd", "watched_layers"]
@@ -18,7 +18,7 @@ _DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3), "digits": (1, 1)}
 MODELS = tuple(f"{name}{head}" for name in (*_DEPTHS, "alexnet") for head in ("", "-gcp"))
 
 
-def build(trial: Options, classes: int, channels: int, size: int) -> Module:
+def build(trial: LayerOptions, classes: int, channels: int, size: int) -> Module:
     """The network that a trial trains, for images (channels, size, size).
 
     CIFAR's stem (3 x 3, stride 1) below 128 pixels, ImageNet's from there on; at 64 pixels the first stage has stride 2,
@@ -78,7 +78,7 @@ def _resnet(name: str, width: int, classes: int, channels: int, size: int, norm:
     )
 
 
-def _alexnet(trial: Options, classes: int, channels: int, size: int, norm: Norm) -> AlexNet:
+def _alexnet(trial: LayerOptions, classes: int, channels: int, size: int, norm: Norm) -> AlexNet:
     head = None
     if trial.layer == "gcp":
         head = pooling_head(pool_of(trial, 4 * trial.width, "frobenius"), classes)

@@ -35,7 +35,7 @@ SOLVERS: dict[str, Callable[[int], sg.PowerDeflation | sg.NewtonSchulz]] = {
 METHODS = (*GRADIENTS, *SOLVERS)
 
 
-class Options(Protocol):
+class LayerOptions(Protocol):
     """What a layer and a network are made from; `records.trial.Trial` has all of it."""
 
     @property
@@ -62,7 +62,7 @@ class Options(Protocol):
     def running(self) -> str: ...
 
 
-def differentiation(options: Options) -> dict[str, Any]:
+def differentiation(options: LayerOptions) -> dict[str, Any]:
     """The ``gradient=`` or ``solver=`` of a layer, by the method's name.
 
     Raises:
@@ -83,7 +83,7 @@ def differentiation(options: Options) -> dict[str, Any]:
     return {"gradient": GRADIENTS[method](steps)} if method in GRADIENTS else {"solver": SOLVERS[method](steps)}
 
 
-def norm_of(options: Options) -> Norm:
+def norm_of(options: LayerOptions) -> Norm:
     """Makes the normalisation that a trial puts in the place of batch norm, from the number of channels.
 
     Args:
@@ -112,14 +112,14 @@ def norm_of(options: Options) -> Norm:
     )
 
 
-def pool_of(options: Options, channels: int, normalize: Literal["frobenius"] | None) -> CovariancePool2d:
-    """The covariance pooling of a trial, over maps of so many channels; ``d`` of them after the reduction, or 256."""
+def pool_of(options: LayerOptions, channels: int, normalize: Literal["frobenius"] | None) -> CovariancePool2d:
+    """The covariance pooling of a trial, over maps of ``channels`` channels; after the reduction there are ``d``, or 256."""
     require_options(options)
     reduced = 256 if options.d is None else options.d
     return CovariancePool2d(channels, reduced=reduced, normalize=normalize, eps=options.eps, **differentiation(options))
 
 
-def require_options(options: Options) -> None:
+def require_options(options: LayerOptions) -> None:
     """Raise for what does not exist, or would be dropped without a word."""
     layer, method = options.layer, options.method
     if layer not in LAYERS:

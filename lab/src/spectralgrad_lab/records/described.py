@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from abc import abstractmethod
 from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
@@ -9,11 +10,19 @@ from typing_extensions import Self
 
 from spectralgrad.errors import OptionError
 
+from .recording import Files, Parts
+
 
 class Described:
     """A frozen dataclass of numbers, texts and tuples of texts or numbers that completely describes a training."""
 
     PREFIX: ClassVar[str]  # of what the key is the hash of: the kind of training, and the format of its records
+    PARTS: ClassVar[Parts]  # of its record
+
+    @property
+    @abstractmethod
+    def files(self) -> Files:
+        """Where it is recorded, under the folder of the records."""
 
     def as_json(self) -> str:
         """One line, with sorted keys: the same for equal trials, in every version of Python."""

@@ -39,9 +39,8 @@ def hold(path: Path, who: str) -> Iterator[None]:
     try:
         yield
     finally:
-        path.unlink(
-            missing_ok=True
-        )  # while we hold it: who opened it before and locks it now finds it gone, and starts over
+        # Removed while we hold it: a process that waits on the old file then finds it gone, and makes a new one.
+        path.unlink(missing_ok=True)
         os.close(file)
 
 

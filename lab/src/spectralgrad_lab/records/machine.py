@@ -3,8 +3,6 @@
 Nothing in a record names a host, a user or a path.
 """
 
-import json
-import math
 import os
 import platform
 import re
@@ -18,6 +16,9 @@ from typing import Any
 import torch
 
 import spectralgrad as sg
+from spectralgrad_lab.files import write_whole
+
+from .strict_json import to_json
 
 BUSY = 0.25  # load per core, before a measurement begins, from which its times are not to be trusted
 VERSIONS = ("torch", "triton", "numpy", "mpmath", "torchspd", "xitorch", "kornia")
@@ -119,20 +120,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def write(folder: Path, stem: str, about: dict[str, Any], rows: list[dict[str, Any]], markdown: str) -> list[str]:
     """Write <stem>.json and <stem>.md into the folder, which is made if need be; returns their names."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = ",\n".join(json.dumps(_finite(row), allow_nan=False) for row in rows)  # one row a line, for diffs
-    head = json.dumps(about, indent=1, allow_nan=False).removesuffix("\n}")
-    (folder / f"{stem}.json").write_text(f'{head},\n "rows": [\n{lines}\n]\n}}\n', encoding="utf-8")
-    (folder / f"{stem}.md").write_text(markdown + "\n", encoding="utf-8")
+    lines = ",\n".join(to_json(row) for row in rows)  # one row a line, for diffs
+    head = to_json(about, indent=1).removesuffix("\n}")
+    write_whole(folder / f"{stem}.json", f'{head},\n "rows": [\n{lines}\n]\n}}\n'.encode())
+    write_whole(folder / f"{stem}.md", f"{markdown}\n".encode())
     return [f"{stem}.json", f"{stem}.md"]
-
-
-def _finite(x: Any) -> Any:
-    """JSON knows neither NaN nor Inf: they become strings."""
-    if isinstance(x, dict):
-        return {key: _finite(value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [_finite(value) for value in x]
-    return str(x) if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def _source() -> str | None:

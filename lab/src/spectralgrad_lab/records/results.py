@@ -40,7 +40,7 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class Picture:
+class GalleryPicture:
     """One picture of a gallery.
 
     Args:
@@ -69,4 +69,4 @@ class Computed:
     log: str = ""  # axes in logarithms: "", "x", "y" or "xy"
     agrees: bool | None = None  # with the paper's own numbers, where it has exact ones
     remarks: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()  # row by row
+    pictures: tuple[GalleryPicture, ...] = ()  # row by row

@@ -1,42 +1,36 @@
-"""The records of trials: append-only JSON lines that a person can read, and that a kill at any moment leaves whole.
+"""A folder of records.
 
     <folder>/FORMAT                        what this folder is
-    <folder>/trials/<key>.jsonl            start, epoch, epoch, ..., end: one line each; the first holds the trial in full
-    <folder>/trials/<key>.ckpt, .lock      while the trial runs
+    <folder>/trials/<key>.jsonl            a classifier's training, with .ckpt and .lock while it runs
+    <folder>/style/<name>/log.jsonl        a style network's training; its checkpoint, lock, weights and sheets are beside it
     <folder>/computed/<id>-<scale>.json    artifacts without trials
     <folder>/computed/<id>-<scale>/        their pictures, where they have some
-    <folder>/style/                        the trainings of the style-transfer networks
 
-A line is on the disk before `append` returns. A line that a kill cut short does not parse: it is ignored, and the next line
-begins on its own. Nothing in a record names a host, a user or a path.
+What the lines of a training are, `recording` says. Nothing in a record names a host, a user or a path.
 """
 
 import json
-import math
-import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from spectralgrad.errors import OptionError, SpectralError
+from spectralgrad.errors import OptionError
 from spectralgrad_lab.files import write_whole
 
-from .lock import hold
+from .described import Described
 from .machine import circumstances, slug
-from .results import Computed, Curve, Picture, Printed, Surface
+from .recording import Files, Line, Recording, StoreError, end_of, open_recording, read_lines, refusal
+from .results import Computed, Curve, GalleryPicture, Printed, Surface
+from .strict_json import to_json
 from .trial import FORMAT, Trial
 
+__all__ = ["Outcome", "Recording", "Store", "StoreError", "opening"]
+
 HEAD = "spectralgrad records, format "
-NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # JSON has no numbers for them
 STYLE = "style"  # folder of the style-transfer trainings, which may have been there first
-TEXTS = ("kind", "reason", "trial")  # fields in which such a word is a word
-
-
-class StoreError(SpectralError, RuntimeError):
-    """A record directory cannot be used, read or written."""
 
 
 class Outcome(NamedTuple):
@@ -48,56 +42,6 @@ class Outcome(NamedTuple):
     test_error: float | None
     best_error: float | None
     seconds: float
-
-
-class Recording:
-    """A trial that is being written; from `Store.recording`.
-
-    Args:
-        path: of the record.
-        lines: what it holds already, the start of this run included.
-    """
-
-    def __init__(self, path: Path, lines: list[dict[str, Any]]) -> None:
-        self.path = path
-        self.lines = lines
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where the checkpoint belongs; it is removed by the end line."""
-        return self.path.with_suffix(".ckpt")
-
-    def append(self, kind: str, **fields: Any) -> None:
-        """Write one line to the disk.
-
-        Args:
-            kind: "epoch" (epoch, step, train_loss, train_error, test_loss, test_error, seconds, monitor) or
-                "end" (status "finished" or "failed", reason, step, epoch, test_error, best_error); the store writes "start".
-
-        Raises:
-            OptionError: another kind, or an end that is neither.
-            StoreError: the disk is full or the like; the lines before it stand.
-        """
-        if kind not in ("epoch", "end") or (kind == "end" and fields.get("status") not in ("finished", "failed")):
-            came = f"{kind!r} with status {fields.get('status')!r}" if kind == "end" else repr(kind)
-            raise OptionError(f"`append`: a line is an epoch, or an end that is finished or failed, got {came}.")
-        self._write({"kind": kind, **fields})
-        if kind == "end":
-            self.checkpoint.unlink(missing_ok=True)
-
-    def _write(self, line: dict[str, Any]) -> None:
-        try:
-            with self.path.open("ab+") as file:
-                if file.tell():
-                    file.seek(-1, os.SEEK_END)
-                    if file.read(1) != b"\n":  # a line was cut short: let this one begin on its own
-                        file.write(b"\n")
-                file.write(json.dumps(_encode(line), allow_nan=False).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise _refusal("written", self.path, error) from error
-        self.lines.append(line)
 
 
 class Store:
@@ -126,14 +70,14 @@ class Store:
         try:
             self._open()
         except OSError as error:
-            raise _refusal("used", self.folder, error) from error
+            raise refusal("used", self.folder, error) from error
 
     def _open(self) -> None:
         marker = self.folder / "FORMAT"
         self.folder.mkdir(parents=True, exist_ok=True)
         if not marker.exists():
             names = [path.name for path in self.folder.iterdir()]
-            others = [name for name in names if not name.startswith(".FORMAT") and name != STYLE]
+            others = [name for name in names if not name.startswith(".FORMAT")] if STYLE not in names else []
             if others and not marker.exists():  # asked again: a colleague may have made it just now
                 raise StoreError(
                     f"`Store`: {self.folder} holds other files ({sorted(others)[0]}, ...) and no records. "
@@ -148,45 +92,36 @@ class Store:
                 "Read it with the version that wrote it, or choose a new folder; nothing in it was changed."
             )
 
-    def _path(self, trial: Trial) -> Path:
-        return self.folder / "trials" / f"{trial.key}.jsonl"
+    def files(self, trial: Described) -> Files:
+        """Where a trial is recorded."""
+        return trial.files.under(self.folder)
 
-    @contextmanager
-    def recording(self, trial: Trial, *, gpu: bool = False) -> Iterator[Recording]:
-        """Write the record of a trial, alone; a start line with trial, versions, machine and date is written first.
-
-        Args:
-            trial: it may have a record already: then this goes on with it.
-            gpu: it runs on the current CUDA device, which the start line names.
+    def held(self, trial: Described) -> AbstractContextManager[Recording]:
+        """Write the record of a trial, alone; it may have lines already: then this goes on with them.
 
         Raises:
             BusyError: another process writes it.
             StoreError: it cannot be written.
         """
-        path = self._path(trial)
-        try:
-            path.parent.mkdir(exist_ok=True)
-            lock = hold(path.with_suffix(".lock"), f"`Store`: trial {trial.key}")
-            lock.__enter__()
-        except OSError as error:
-            raise _refusal("written", path, error) from error
-        try:
-            recording = Recording(path, self.lines(trial))
-            recording._write({"kind": "start", "trial": asdict(trial), **_about(gpu)})
-            yield recording
-        finally:
-            lock.__exit__(None, None, None)
+        return open_recording(self.files(trial), trial.PARTS, f"`Store`: trial {trial.key}")
 
-    def lines(self, trial: Trial) -> list[dict[str, Any]]:
+    @contextmanager
+    def recording(self, trial: Trial, *, gpu: bool = False) -> Iterator[Recording]:
+        """`held`, with a start line that is written first; ``gpu``: it runs on the current CUDA device."""
+        with self.held(trial) as held:
+            held.start(**opening(trial, gpu))
+            yield held
+
+    def lines(self, trial: Described) -> list[Line]:
         """The lines of a trial; of epochs that were run again the last run, and of ends the last."""
-        return _lines(self._path(trial))
+        return read_lines(self.files(trial).record, trial.PARTS)
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """How a trial ended; None if it has not."""
         lines = self.lines(trial)
-        if not lines or lines[-1]["kind"] != "end":
+        end, epochs = end_of(lines), tuple(line for line in lines if line["kind"] == "epoch")
+        if end is None:
             return None
-        end, epochs = lines[-1], tuple(line for line in lines if line["kind"] == "epoch")
         seconds = sum(float(line.get("seconds", 0.0)) for line in epochs)
         return Outcome(end["status"], end.get("reason", ""), epochs, end.get("test_error"), end.get("best_error"), seconds)
 
@@ -194,7 +129,7 @@ class Store:
         """Every trial that has a record, in the order of their keys."""
         found = []
         for path in sorted((self.folder / "trials").glob("*.jsonl")):
-            lines = _lines(path)
+            lines = read_lines(path, Trial.PARTS)
             if not lines:
                 continue  # killed while it wrote its first line
             trial = Trial.from_json(json.dumps(lines[0].get("trial", {})))
@@ -209,14 +144,14 @@ class Store:
         Its pictures are files of their own, written before the record that names them.
         """
         path = self._computed(id, scale)
-        bare = _encode(asdict(replace(result, pictures=())))
+        bare = asdict(replace(result, pictures=()))
         try:
             path.parent.mkdir(exist_ok=True)
             bare["pictures"] = _save_pictures(path.with_suffix(""), result.pictures)
-            text = json.dumps({"id": id, "scale": scale, **_about(gpu), "result": bare}, indent=1)
+            text = to_json({"id": id, "scale": scale, **_about(gpu), "result": bare}, indent=1)
             write_whole(path, (text + "\n").encode())
         except OSError as error:
-            raise _refusal("written", path, error) from error
+            raise refusal("written", path, error) from error
 
     def load_computed(self, id: str, scale: str) -> Computed | None:
         """What `save_computed` wrote; None if there is nothing.
@@ -231,7 +166,7 @@ class Store:
             pictures = _load_pictures(path.with_suffix(""), result.get("pictures", []))  # older records have none
             return replace(_decode_computed(result), pictures=pictures)
         except OSError as error:
-            raise _refusal("read", path, error) from error
+            raise refusal("read", path, error) from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"`Store`: {path} is damaged ({error}). Remove it and run `{id}` again.") from error
 
@@ -241,73 +176,18 @@ class Store:
         return self.folder / "computed" / f"{id}-{scale}.json"
 
 
-def _about(gpu: bool = False) -> dict[str, Any]:
+def opening(trial: Trial, gpu: bool = False) -> Line:
+    """The fields of a trial's start line: the trial in full, machine, versions, source and date."""
+    return {"trial": asdict(trial), **_about(gpu)}
+
+
+def _about(gpu: bool = False) -> Line:
     about = circumstances("", gpu)
     del about["command"]
     return about
 
 
-def _refusal(what: str, path: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"`Store`: {path} cannot be {what}: {error.strerror or error}. What was recorded before stands; "
-        "make room or choose another folder, and run the same command again."
-    )
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        text = path.read_bytes().decode("ascii", "replace") if path.exists() else ""
-    except OSError as error:
-        raise _refusal("read", path, error) from error
-    starts: list[dict[str, Any]] = []
-    epochs: list[dict[str, Any]] = []
-    end: list[dict[str, Any]] = []
-    for each in text.split("\n"):
-        line = _parse(each)
-        if line is None:
-            continue
-        if line["kind"] == "start":
-            starts.append(line)
-        elif line["kind"] == "epoch":  # run again from here: what came after it belonged to the run before
-            epochs, end = [*(old for old in epochs if old["epoch"] < line["epoch"]), line], []
-        else:
-            end = [line]
-    if text.strip("\0\n") and not starts and (epochs or end):
-        raise StoreError(f"`Store`: {path} has no start line: it is no record, or a damaged one. Move it away.")
-    return [*starts, *epochs, *end]
-
-
-def _parse(text: str) -> dict[str, Any] | None:
-    """A line; None if it was cut short."""
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    if not isinstance(line, dict) or line.get("kind") not in ("start", "epoch", "end"):
-        return None
-    return {key: value if key in TEXTS else _decode(value) for key, value in line.items()}
-
-
-def _encode(x: Any) -> Any:
-    """NaN and Inf as words."""
-    if isinstance(x, dict):
-        return {key: _encode(value) for key, value in x.items()}
-    if isinstance(x, list | tuple):
-        return [_encode(value) for value in x]
-    if isinstance(x, float) and not math.isfinite(x):
-        return "NaN" if math.isnan(x) else "Infinity" if x > 0 else "-Infinity"
-    return x
-
-
-def _decode(x: Any) -> Any:
-    if isinstance(x, dict):
-        return {key: _decode(value) for key, value in x.items()}
-    if isinstance(x, list):
-        return [_decode(value) for value in x]
-    return NOT_FINITE.get(x, x) if isinstance(x, str) else x
-
-
-def _save_pictures(folder: Path, pictures: Sequence[Picture]) -> list[dict[str, Any]]:
+def _save_pictures(folder: Path, pictures: Sequence[GalleryPicture]) -> list[dict[str, Any]]:
     """Write each picture to a file; the entries of the record that name them."""
     if not pictures:
         return []
@@ -322,13 +202,13 @@ def _save_pictures(folder: Path, pictures: Sequence[Picture]) -> list[dict[str, 
     return entries
 
 
-def _load_pictures(folder: Path, entries: Sequence[dict[str, Any]]) -> tuple[Picture, ...]:
+def _load_pictures(folder: Path, entries: Sequence[dict[str, Any]]) -> tuple[GalleryPicture, ...]:
     found = []
     for entry in entries:
         path = folder / Path(entry["file"]).name  # whatever a record says, nothing outside of its folder is read
         if entry["original"] and not path.exists():
             continue
-        found.append(Picture(entry["row"], entry["column"], path.read_bytes(), entry["alt"], entry["original"]))
+        found.append(GalleryPicture(entry["row"], entry["column"], path.read_bytes(), entry["alt"], entry["original"]))
     return tuple(found)
 
 
@@ -337,7 +217,7 @@ def _numbers(x: list[Any]) -> tuple[float, ...]:
 
 
 def _decode_computed(x: dict[str, Any]) -> Computed:
-    """Lists become tuples again, and the words of `_encode` numbers, but only where numbers belong."""
+    """Lists become tuples again, and words like «NaN» numbers, but only where numbers belong."""
 
     def printed(t: dict[str, Any]) -> Printed:
         rows = {label: tuple(cells) for label, cells in t["rows"].items()}

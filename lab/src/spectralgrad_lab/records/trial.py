@@ -1,9 +1,11 @@
 """One training, completely described."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from .described import Described
+from .recording import Files, Parts
 
 FORMAT = 1  # of trials and their records; a record of another one is not read
 
@@ -22,13 +24,14 @@ class Trial(Described):
         eps, iterations, energy, rank, running: the layer's options; iterations is K of Taylor or the power iterations.
         treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.
         milestones: epochs after which the learning rate is multiplied by gamma.
-        train_samples, test_samples: so many of each set only; None for all.
+        train_samples, test_samples: how many images of each set are used; None for all.
 
     >>> Trial.from_json(Trial(d=8, treatments=("OW",)).as_json()) == Trial(d=8, treatments=("OW",))
     True
     """
 
     PREFIX: ClassVar[str] = str(FORMAT)
+    PARTS: ClassVar[Parts] = Parts("epoch", "epoch")
 
     data: str = "digits"
     model: str = "digits"
@@ -55,3 +58,7 @@ class Trial(Described):
     test_samples: int | None = None
     precision: str = "32-true"
     seed: int = 0
+
+    @property
+    def files(self) -> Files:
+        return Files(*(Path("trials", f"{self.key}.{suffix}") for suffix in ("jsonl", "ckpt", "lock")))

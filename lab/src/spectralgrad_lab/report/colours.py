@@ -42,7 +42,7 @@ WORDS = (
 )
 
 
-class Look(NamedTuple):
+class Stroke(NamedTuple):
     """How a line is drawn."""
 
     colour: str
@@ -61,7 +61,7 @@ def method_of(label: str, trial: Trial | None = None) -> str:
     return next((method for pattern, method in WORDS if re.search(pattern, label.lower())), "")
 
 
-def looks(methods: Sequence[str]) -> list[Look]:
+def looks(methods: Sequence[str]) -> list[Stroke]:
     """A look for each line of a figure: its method's, if that is known and not taken by a line before it.
 
     >>> [look.colour == METHODS["taylor"] for look in looks(["taylor", "taylor", ""])]
@@ -71,13 +71,13 @@ def looks(methods: Sequence[str]) -> list[Look]:
     first = {method: i for i, method in reversed(list(enumerate(methods))) if method in known}
     taken = [known[method] for method in first]
     free = [colour for colour in PALETTE if colour not in taken] or list(PALETTE)
-    found: list[Look] = []
+    found: list[Stroke] = []
     others = 0
     for i, method in enumerate(methods):
         if first.get(method) == i:
-            found.append(Look(known[method], MARKERS[list(known).index(method) % len(MARKERS)]))
+            found.append(Stroke(known[method], MARKERS[list(known).index(method) % len(MARKERS)]))
         else:  # the colours go round, each time with another dash
             dash = DASHES[others // len(free) % len(DASHES)]
-            found.append(Look(free[others % len(free)], MARKERS[i % len(MARKERS)], dash))
+            found.append(Stroke(free[others % len(free)], MARKERS[i % len(MARKERS)], dash))
             others += 1
     return found

@@ -5,8 +5,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .colours import Look, looks
-from .panels import Line, Panel
+from .colours import Stroke, looks
+from .panels import Panel, Series
 from .tables import number
 
 PANEL_INCHES = (5.2, 3.9)
@@ -65,7 +65,7 @@ def smaller(png: bytes) -> bytes:
 def describe(panel: Panel) -> str:
     """A panel in words, for those who do not see it.
 
-    >>> describe(Panel("d = 8", "lines", (Line("BN", (1.0, 2.0), (0.9, 0.3)),), "epoch", "training loss"))
+    >>> describe(Panel("d = 8", "lines", (Series("BN", (1.0, 2.0), (0.9, 0.3)),), "epoch", "training loss"))
     'd = 8: training loss by epoch. BN from 0.9 to 0.3.'
     """
     axes = " by ".join(name for name in (panel.y_label, panel.x_label) if name)
@@ -103,9 +103,9 @@ def _visible(x: float, y: float, log: str) -> bool:
     return math.isfinite(x) and math.isfinite(y) and not ("x" in log and x <= 0) and not ("y" in log and y <= 0)
 
 
-def _looks(lines: Sequence[Line]) -> list[Look]:
+def _looks(lines: Sequence[Series]) -> list[Stroke]:
     own = iter(looks([line.method for line in lines if not line.companion]))
-    found: list[Look] = []
+    found: list[Stroke] = []
     for line in lines:
         found.append(found[-1]._replace(dash=":") if line.companion else next(own))
     return found
@@ -136,7 +136,7 @@ def _lines(axes: Any, panel: Panel) -> None:
     _legend(axes, panel)
 
 
-def _line(axes: Any, panel: Panel, line: Line, look: Look, i: int) -> None:
+def _line(axes: Any, panel: Panel, line: Series, look: Stroke, i: int) -> None:
     shown = [k for k, (x, y) in enumerate(zip(line.x, line.y, strict=True)) if _visible(x, y, panel.log)]
     # Lines that lie on each other, all at 100 % say, stand a little apart; CSV and table have the numbers.
     shift = 0.06 * (i - (len(panel.lines) - 1) / 2) if panel.ticks else 0.0

@@ -3,11 +3,15 @@
 import base64
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
-from spectralgrad_lab.records.results import Picture
+from spectralgrad_lab.drawing import laid_out
+from spectralgrad_lab.records.results import GalleryPicture
 
 from .markup import Markup, element
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SHOWN = 224  # pixels across of a picture on the page: enough for its place, and the page stays small
 FEW = 4  # columns; their pictures are shown larger
@@ -17,12 +21,12 @@ TILE, GAP, NAMES, TEXT = 256, 8, 112, 15  # pixels of a sheet: a picture, betwee
 LINE = 13  # letters of a row's name in a line
 
 
-def places(pictures: Sequence[Picture]) -> tuple[list[str], list[str]]:
+def places(pictures: Sequence[GalleryPicture]) -> tuple[list[str], list[str]]:
     """Rows and columns, in the order in which they first appear."""
     return list(dict.fromkeys(p.row for p in pictures)), list(dict.fromkeys(p.column for p in pictures))
 
 
-def gallery(pictures: Sequence[Picture], label: str) -> Markup:
+def gallery(pictures: Sequence[GalleryPicture], label: str) -> Markup:
     """The pictures as a table that scrolls by itself where the window is narrow.
 
     Args:
@@ -47,7 +51,7 @@ def gallery(pictures: Sequence[Picture], label: str) -> Markup:
     return element("figure", element("figcaption", _caption(pictures), class_="soft"), box)
 
 
-def _cell(picture: Picture | None) -> Markup:
+def _cell(picture: GalleryPicture | None) -> Markup:
     if picture is None:
         return element("td", "not there", class_="lost")
     data = shrunk(picture.data)
@@ -57,7 +61,7 @@ def _cell(picture: Picture | None) -> Markup:
     return element("td", element("img", src=source, alt=words))
 
 
-def _caption(pictures: Sequence[Picture]) -> str:
+def _caption(pictures: Sequence[GalleryPicture]) -> str:
     said = "Pictures: a method in each column."
     if any(picture.original for picture in pictures):
         said += " Content and exemplar are pictures of the data, as they were given."
@@ -78,7 +82,7 @@ def shrunk(data: bytes, across: int = SHOWN) -> bytes:
     return buffer.getvalue()
 
 
-def sheet(pictures: Sequence[Picture], *, tile: int = TILE, originals: bool = True) -> bytes:
+def sheet(pictures: Sequence[GalleryPicture], *, tile: int = TILE, originals: bool = True) -> bytes:
     """All pictures on one sheet with the names of rows and columns: a JPEG file.
 
     Args:
@@ -89,34 +93,25 @@ def sheet(pictures: Sequence[Picture], *, tile: int = TILE, originals: bool = Tr
     Returns:
         The bytes of the file; empty if no picture is left.
     """
-    from PIL import Image, ImageDraw
-
     kept = [picture for picture in pictures if originals or not picture.original]
     if not kept:
         return b""
     rows, columns = places(kept)
-    top = 2 * TEXT + GAP
-    size = NAMES + len(columns) * (tile + GAP), top + len(rows) * (tile + GAP)
-    whole = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(whole)
-    font = _font()
-    for j, name in enumerate(columns):
-        pen.text((NAMES + j * (tile + GAP), GAP), name, fill="black", font=font)
-    for i, name in enumerate(rows):
-        pen.text((GAP, top + i * (tile + GAP)), _broken(name), fill="black", font=font)
-    for picture in kept:
-        place = NAMES + columns.index(picture.column) * (tile + GAP), top + rows.index(picture.row) * (tile + GAP)
-        with Image.open(io.BytesIO(picture.data)) as file:
-            whole.paste(file.convert("RGB").resize((tile, tile), Image.Resampling.BICUBIC), place)
+    left = {name: NAMES + j * (tile + GAP) for j, name in enumerate(columns)}
+    top = {name: 2 * TEXT + GAP + i * (tile + GAP) for i, name in enumerate(rows)}
+    size = NAMES + len(columns) * (tile + GAP), 2 * TEXT + GAP + len(rows) * (tile + GAP)
+    words = [((x, GAP), name) for name, x in left.items()] + [((GAP, y), _broken(name)) for name, y in top.items()]
+    placed = [((left[picture.column], top[picture.row]), _tile(picture.data, tile)) for picture in kept]
     buffer = io.BytesIO()
-    whole.save(buffer, "JPEG", quality=SHEET_QUALITY, optimize=True)
+    laid_out(size, placed, words, letters=TEXT).save(buffer, "JPEG", quality=SHEET_QUALITY, optimize=True)
     return buffer.getvalue()
 
 
-def _font() -> Any:
-    from PIL import ImageFont
+def _tile(data: bytes, side: int) -> "Image":
+    from PIL import Image
 
-    return ImageFont.load_default(TEXT)
+    with Image.open(io.BytesIO(data)) as file:
+        return file.convert("RGB").resize((side, side), Image.Resampling.BICUBIC)
 
 
 def _broken(name: str) -> str:

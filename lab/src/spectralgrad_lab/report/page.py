@@ -17,10 +17,10 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.spec import Spec, trials_of
 from spectralgrad_lab.files import write_whole
+from spectralgrad_lab.records.described import Described
 from spectralgrad_lab.records.machine import slug
 from spectralgrad_lab.records.results import SCALES, Scale
 from spectralgrad_lab.records.store import Store, StoreError
-from spectralgrad_lab.records.trial import Trial
 
 from .artifact import STATISTICS, Findings, files_of, gather, pictures_of, section
 from .markup import Markup, element
@@ -37,7 +37,7 @@ class Snapshot(Store):
         super().__init__(folder)
         self._read = lru_cache(RECENT)(super().lines)
 
-    def lines(self, trial: Trial) -> list[dict[str, Any]]:
+    def lines(self, trial: Described) -> list[dict[str, Any]]:
         return self._read(trial)
 
 

@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Literal
 
 from spectralgrad_lab.artifacts.spec import Entry, Form, Spec, trials_of
+from spectralgrad_lab.records.recording import Line
 from spectralgrad_lab.records.results import Computed, Curve, Surface
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -14,10 +15,9 @@ from spectralgrad_lab.records.trial import Trial
 from .colours import method_of
 from .tables import Cell, is_split, names, number
 
-Epoch = dict[str, Any]
-Kind = Literal["lines", "arrows", "points", "surface", "contour"]
-SURFACE: Kind = "surface"
-CONTOUR: Kind = "contour"
+PanelKind = Literal["lines", "arrows", "points", "surface", "contour"]
+SURFACE: PanelKind = "surface"
+CONTOUR: PanelKind = "contour"
 CURVES: dict[Form, tuple[str, str]] = {  # form -> what is drawn by epoch or by time, and where it stands in a record
     "loss": ("training loss", "train_loss"),
     "error": ("test error (%)", "test_error"),
@@ -28,7 +28,7 @@ SHIFTED = "condition number of the covariance + eps I"
 
 
 @dataclass(frozen=True)
-class Line:
+class Series:
     """A curve, with the range over seeds if there is more than one, and where it broke off."""
 
     label: str
@@ -54,8 +54,8 @@ class Panel:
     """
 
     title: str
-    kind: Kind
-    lines: tuple[Line, ...] = ()
+    kind: PanelKind
+    lines: tuple[Series, ...] = ()
     x_label: str = ""
     y_label: str = ""
     log: str = ""
@@ -112,21 +112,21 @@ def panels_of_computed(spec: Spec, result: Computed) -> list[Panel]:
         drawn += _clouds(result)
     elif result.curves:
         lines = tuple(_line(curve) for curve in result.curves)
-        form: Kind = "arrows" if spec.form == "direction" and _are_arrows(result.curves) else "lines"
+        form: PanelKind = "arrows" if spec.form == "direction" and _are_arrows(result.curves) else "lines"
         drawn.append(Panel("", form, lines, result.x_label, result.y_label, result.log))
     return drawn
 
 
 def _clouds(result: Computed) -> list[Panel]:
     """«original: points» and «original: marked» are two clouds in one pair of axes, «original»."""
-    groups: dict[str, list[Line]] = {}
+    groups: dict[str, list[Series]] = {}
     for curve in result.curves:
         title, _, name = curve.label.rpartition(": ")
-        groups.setdefault(title or name, []).append(Line(name, curve.x, curve.y))
+        groups.setdefault(title or name, []).append(Series(name, curve.x, curve.y))
     return [Panel(title, "points", tuple(lines), result.x_label, result.y_label) for title, lines in groups.items()]
 
 
-def epochs_of(trial: Trial, store: Store) -> list[Epoch]:
+def epochs_of(trial: Trial, store: Store) -> list[Line]:
     """The epochs of a trial, whether it has ended or not."""
     return [line for line in store.lines(trial) if line.get("kind") == "epoch"]
 
@@ -154,8 +154,8 @@ def _by_epoch(form: Form, column: str, name: str, y_label: str, entries: Sequenc
 
 
 def _over_seeds(
-    entry: Entry, runs: Sequence[tuple[list[Epoch], bool]], name: str, *, companion: bool, by_time: bool
-) -> Line:
+    entry: Entry, runs: Sequence[tuple[list[Line], bool]], name: str, *, companion: bool, by_time: bool
+) -> Series:
     """Mean and range at each epoch, over the seeds that have a finite number there."""
     at: dict[int, list[float]] = {}
     clock: dict[int, list[float]] = {}
@@ -167,7 +167,7 @@ def _over_seeds(
                 clock.setdefault(int(epoch["epoch"]), []).append(time)
     order = sorted(at)
     several = len([run for run in runs if run[0]]) > 1
-    return Line(
+    return Series(
         f"{entry.row}, training" if companion else entry.row,
         tuple(_mean(clock[i]) if by_time else float(i + 1) for i in order),  # epoch 0 is the first one, after it has run
         tuple(_mean(at[i]) for i in order),
@@ -185,7 +185,7 @@ def _failed(trial: Trial, store: Store) -> bool:
     return outcome is not None and outcome.status == "failed"
 
 
-def _value(epoch: Epoch, name: str) -> float:
+def _value(epoch: Line, name: str) -> float:
     """A figure of an epoch; the monitor's stand in a dictionary of their own."""
     monitor = epoch.get("monitor") or {}
     return number(epoch.get(name, monitor.get(name)))
@@ -208,7 +208,7 @@ def _errors(entries: Sequence[Entry], cells: Sequence[Cell], title: str = "test 
 Get = Callable[[Cell], tuple[float, float, float]]  # a value and its range, which may be NaN
 
 
-def _by_column(entries: Sequence[Entry], cells: Sequence[Cell], get: Get) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+def _by_column(entries: Sequence[Entry], cells: Sequence[Cell], get: Get) -> tuple[tuple[Series, ...], tuple[str, ...]]:
     """A line for each row over the columns; with one column only, the rows stand on the x axis instead."""
     rows, columns = names(entries)
     if len(columns) == 1:
@@ -224,16 +224,16 @@ def _by_column(entries: Sequence[Entry], cells: Sequence[Cell], get: Get) -> tup
     return tuple(line for line in found if line.x), tuple(columns)
 
 
-def _values(label: str, values: Sequence[tuple[int, tuple[float, float, float]]], method: str) -> Line:
+def _values(label: str, values: Sequence[tuple[int, tuple[float, float, float]]], method: str) -> Series:
     drawn = sorted((x, value) for x, value in values if math.isfinite(value[0]))
     x, y = tuple(float(x) for x, _ in drawn), tuple(value[0] for _, value in drawn)
     if not all(math.isfinite(value[1]) for _, value in drawn):
-        return Line(label, x, y, method=method)
-    return Line(label, x, y, tuple(value[1] for _, value in drawn), tuple(value[2] for _, value in drawn), method)
+        return Series(label, x, y, method=method)
+    return Series(label, x, y, tuple(value[1] for _, value in drawn), tuple(value[2] for _, value in drawn), method)
 
 
-def _line(curve: Curve) -> Line:
-    return Line(curve.label, curve.x, curve.y, method=method_of(curve.label))
+def _line(curve: Curve) -> Series:
+    return Series(curve.label, curve.x, curve.y, method=method_of(curve.label))
 
 
 def _are_arrows(curves: Sequence[Curve]) -> bool:

@@ -19,7 +19,7 @@ from spectralgrad.errors import OptionError
 from .measures import Features
 
 BATCH = 32  # pictures at a time
-VIEWS = 3  # of each picture, for the training: the whole, and so many less one random parts
+VIEWS = 3  # of each picture in training: the whole one, and VIEWS - 1 random parts of it
 SMALLEST = 0.5  # side of such a part: pictures of a domain come in one resolution, which must not give it away
 STEPS = 400
 RATE, DECAY = 3e-3, 1e-1  # AdamW
@@ -27,7 +27,7 @@ CHANNELS = (16, 32, 64)  # of the small network
 TINY = 1e-6  # a feature that does not vary more than that is left out
 
 
-class Pictures(Protocol):
+class PicturesByDomain(Protocol):
     """`data.artworks.Artworks`: domain -> uint8 (N, 3, size, size)."""
 
     @property
@@ -37,7 +37,7 @@ class Pictures(Protocol):
 
 
 class Score(NamedTuple):
-    """Right answers of so many, for one domain."""
+    """Right answers for one domain, and how many were asked for."""
 
     right: int
     of: int
@@ -131,7 +131,7 @@ class Standard(nn.Module):
 
 
 def train_classifier(
-    artworks: Pictures,
+    artworks: PicturesByDomain,
     encoder: Features | None = None,
     device: str | torch.device = "cpu",
     *,
@@ -251,7 +251,7 @@ def _as_float(images: Tensor, device: torch.device) -> Tensor:
     return images.float() / 255 if images.dtype == torch.uint8 else images.float().clamp(0, 1)
 
 
-def _require(artworks: Pictures, domains: Sequence[str], steps: int, views: int) -> None:
+def _require(artworks: PicturesByDomain, domains: Sequence[str], steps: int, views: int) -> None:
     who = "train_classifier"
     if len(domains) < 2 or steps < 1 or views < 1:
         raise OptionError(

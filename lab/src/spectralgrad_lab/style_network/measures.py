@@ -1,7 +1,6 @@
 """How good a stylised picture is, in numbers: its sharpness, and how far it is from its content and from its style."""
 
 import statistics
-import time
 from collections.abc import Callable, Mapping
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.linalg.precision import matmul
+from spectralgrad_lab.training.timing import now
 
 Features = Callable[[Tensor], Mapping[str, Tensor]]  # (N, 3, H, W) in [0, 1] -> level -> (N, C, h, w); `models.vgg.Encoder`
 
@@ -121,6 +121,7 @@ def milliseconds(
     Raises:
         OptionError: no round.
 
+    >>> import time
     >>> milliseconds({"sleep": lambda: time.sleep(0.002)}, torch.device("cpu"), rounds=3)["sleep"] > 1.5
     True
     """
@@ -138,13 +139,6 @@ def milliseconds(
             seconds[name].append(now(device) - start)
         order.reverse()
     return {name: 1e3 * statistics.median(some) for name, some in seconds.items()}
-
-
-def now(device: torch.device) -> float:
-    """The clock in seconds, once the device has done what it was given."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _standardised(features: Tensor) -> Tensor:

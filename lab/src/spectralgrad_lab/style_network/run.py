@@ -27,7 +27,7 @@ BETAS = (0.5, 0.999)  # of Adam, as is usual beside a discriminator
 _NEVER = 2**62
 
 
-class Pictures:
+class TrainingPictures:
     """The training pictures of a trial on a device, and its random crops.
 
     What a step sees depends on the seed and the step alone, so that a resumed training draws what an unbroken one does.
@@ -87,7 +87,7 @@ class StyleRun:
 
     def __init__(self, trial: StyleTrial, artworks: Artworks, device: torch.device, encoder: Encoder | None) -> None:
         self.trial, self.device = trial, device
-        self.pictures = Pictures(trial, artworks.train, device)
+        self.pictures = TrainingPictures(trial, artworks.train, device)
         self.pair = new_pair(trial).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.judges = nn.ModuleDict(
             {
@@ -111,7 +111,7 @@ class StyleRun:
         self.totals = torch.zeros(len(LOSSES), dtype=torch.float64, device=device)
 
     def advance(self, steps: int) -> dict[str, float]:
-        """Train so many steps; the mean of each loss, and how many steps so far were not finite.
+        """Train ``steps`` steps: the mean of each loss, and how many steps so far were not finite.
 
         Raises:
             Diverged: a loss or a gradient was not finite. On a GPU that is noticed at the end, and its first step is told.

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad_lab.data.artworks import Artworks
+from spectralgrad_lab.drawing import as_image, laid_out
 from spectralgrad_lab.files import replacing
 from spectralgrad_lab.models.wct import PHOTO, StylePair
 
@@ -34,8 +35,8 @@ def write_sheets(folder: Path, pair: StylePair, artworks: Artworks, device: torc
         painted = pair.stylise(content, exemplar, domain).clamp(0, 1)
         rows.append(torch.stack([content, exemplar, painted], 1))  # (count, 3, 3, size, size)
         results.append(painted)
-    write_png(folder / SAMPLES, torch.cat(rows))
-    write_png(folder / RESULTS, torch.stack(results))
+    _write_grid(folder / SAMPLES, torch.cat(rows))
+    _write_grid(folder / RESULTS, torch.stack(results))
 
 
 def _pictures(found: Tensor, count: int, device: torch.device) -> Tensor:
@@ -43,16 +44,14 @@ def _pictures(found: Tensor, count: int, device: torch.device) -> Tensor:
     return found[torch.arange(count) % len(found)].to(device).float() / 255
 
 
-def write_png(path: Path, pictures: Tensor) -> None:
-    """A grid of pictures (rows, columns, 3, H, W) in [0, 1] as one file that is whole or not there."""
-    from PIL import Image  # not needed to train
-
+def _write_grid(path: Path, pictures: Tensor) -> None:
+    """Pictures (rows, columns, 3, H, W) in [0, 1] as one PNG file that is whole or not there."""
     rows, columns, _, height, width = pictures.shape
-    sheet = torch.ones(3, rows * (height + GAP) - GAP, columns * (width + GAP) - GAP)
-    for i in range(rows):
-        for j in range(columns):
-            top, left = i * (height + GAP), j * (width + GAP)
-            sheet[:, top : top + height, left : left + width] = pictures[i, j].float().cpu()
-    image = Image.fromarray((sheet.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous().numpy())
+    placed = [
+        ((j * (width + GAP), i * (height + GAP)), as_image(pictures[i, j].cpu()))
+        for i in range(rows)
+        for j in range(columns)
+    ]
+    sheet = laid_out((columns * (width + GAP) - GAP, rows * (height + GAP) - GAP), placed)
     with replacing(path) as file:
-        image.save(file, format="PNG")
+        sheet.save(file, format="PNG")

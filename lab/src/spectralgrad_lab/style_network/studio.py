@@ -1,10 +1,8 @@
 """The trained style-transfer networks of a scale, and the held-out pictures on which they are judged, for all artifacts."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +10,11 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data.artworks import Artworks, embedded_artworks, load_artworks
 from spectralgrad_lab.data.device import torch_device
+from spectralgrad_lab.deadline import OutOfTime
+from spectralgrad_lab.drawing import encoded
 from spectralgrad_lab.models.vgg import Encoder
-from spectralgrad_lab.records.results import Picture, Scale
+from spectralgrad_lab.records.recording import Line
+from spectralgrad_lab.records.results import GalleryPicture, Scale
 from spectralgrad_lab.transfer.pretrained import WeightsError, load_encoder
 
 from .train import StyleOutcome, TrainedStyle, load_trained, trained
@@ -27,7 +28,6 @@ NAMES = {"monet": "Monet", "photo": "Real Photo", "ukiyoe": "Ukiyoe", "vangogh":
 STYLES = tuple(domain for domain in NAMES if domain in DOMAINS)
 BATCH = {"cpu": 4, "cuda": 16}
 SELDOM = 5  # lines of a training's log for one word about it
-QUALITY = 92  # of JPEG
 CEZANNE = "The fifth column of the paper, Cezanne, is not in our data."
 
 
@@ -37,7 +37,7 @@ class Studio:
 
     Args:
         scale: smoke, short or paper.
-        place: folders, device, and who is told.
+        place: folders, device, and the listener.
         artworks: pictures by domain.
         device: where the networks compute.
     """
@@ -73,14 +73,21 @@ class Studio:
     def _trained(self, trial: StyleTrial) -> TrainedStyle:
         place = self.place
 
-        def heard(line: dict[str, Any]) -> None:
+        def heard(line: Line) -> None:
             if line["kind"] == "log" and line["step"] % (SELDOM * trial.every) == 0:
                 place.say(f"{trial.variant}: step {line['step']} of {trial.steps}, {line['seconds']:.0f} s")
 
-        return trained(trial, place.folder, data=place.data, device=place.device, progress=heard, encoder=place.encoder)
+        place.deadline.require_time()
+        found = trained(
+            trial, place.folder, data=place.data, device=place.device, progress=heard, encoder=place.encoder,
+            seconds=place.deadline.seconds_left,
+        )  # fmt: skip
+        if found.outcome.status == "stopped":  # half a training is no result
+            raise OutOfTime
+        return found
 
     def _as_is(self, trial: StyleTrial) -> TrainedStyle:
-        """What there is of a training; one that was never begun is missing like one that failed."""
+        """What there is of a training; one that was never begun counts like one that failed: there is no network."""
         try:
             return load_trained(trial, self.place.folder, device=self.place.device)
         except OptionError:  # its message names a path, which no record does
@@ -147,7 +154,7 @@ _TRAINED: dict[tuple[Workplace, str], TrainedStyle] = {}  # by key: the artifact
 def studio(scale: Scale, place: Workplace) -> Studio:
     """The studio of a scale; in one process it is opened once."""
     found = _opened(scale, place)
-    found.place = place  # who is told may have changed
+    found.place = place  # its listener may have changed
     return found
 
 
@@ -159,26 +166,9 @@ def _opened(scale: Scale, place: Workplace) -> Studio:
     return Studio(scale, place, artworks, torch_device("run", place.device))
 
 
-def encoded(image: Tensor) -> bytes:
-    """A picture (3, H, W) in [0, 1] as a file: PNG where it is small, else JPEG.
-
-    >>> encoded(torch.zeros(3, 8, 8))[:4]
-    b'\\x89PNG'
-    """
-    from PIL import Image
-
-    values = (image.detach().float().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).contiguous()
-    height, width, _ = values.shape
-    picture = Image.frombytes("RGB", (width, height), bytes(values.flatten().tolist()))
-    buffer = io.BytesIO()
-    small = max(width, height) < 128
-    picture.save(buffer, "PNG" if small else "JPEG", **({"optimize": True} if small else {"quality": QUALITY}))
-    return buffer.getvalue()
-
-
 def gallery_of(
     where: Studio, methods: Sequence[str], pictures: Artworks, rows: Sequence[tuple[str, int]], original: bool
-) -> tuple[Picture, ...]:
+) -> tuple[GalleryPicture, ...]:
     """Content, exemplar and every method's picture, row by row.
 
     Args:
@@ -194,13 +184,13 @@ def gallery_of(
         paintings = pictures.test[domain]
         exemplar = paintings[i % len(paintings)][None].float() / 255
         name, row = NAMES[domain], f"photograph {i + 1} to {NAMES[domain]}"
-        made.append(Picture(row, "content", encoded(content[0]), f"Photograph {i + 1}, the content", original))
-        made.append(Picture(row, "exemplar", encoded(exemplar[0]), f"Exemplar from the domain {name}", original))
+        made.append(GalleryPicture(row, "content", encoded(content[0]), f"Photograph {i + 1}, the content", original))
+        made.append(GalleryPicture(row, "exemplar", encoded(exemplar[0]), f"Exemplar from the domain {name}", original))
         for method in methods:
             painted = where.paint(method, domain, content, exemplar)
             if painted is not None:
                 words = f"Photograph {i + 1} in the style of the exemplar from {name}, by {method}"
-                made.append(Picture(row, method, encoded(painted[0]), words))
+                made.append(GalleryPicture(row, method, encoded(painted[0]), words))
     return tuple(made)
 
 

@@ -1,6 +1,9 @@
 """One training of the style-transfer network, completely described, and the three scales of it."""
 
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from spectralgrad.errors import OptionError
@@ -8,9 +11,10 @@ from spectralgrad.validation import is_number, is_whole
 from spectralgrad_lab.data.artworks import PAINTINGS
 from spectralgrad_lab.models.wct_blocks import VARIANTS
 from spectralgrad_lab.records.described import Described
+from spectralgrad_lab.records.recording import Files, Parts
 from spectralgrad_lab.records.results import SCALES, Scale
 
-__all__ = ["DOMAINS", "StyleTrial", "Weights", "style_trial"]
+__all__ = ["DOMAINS", "StyleTrial", "Weights", "changes_of", "style_trial"]
 
 FORMAT = 1  # of style trials and what they leave; a record of another one is not read
 DOMAINS = PAINTINGS  # of art; the other side is always photo
@@ -61,6 +65,7 @@ class StyleTrial(Described):
     """
 
     PREFIX: ClassVar[str] = f"style {FORMAT}"
+    PARTS: ClassVar[Parts] = Parts("log", "step")
 
     variant: str = "exact"
     domains: tuple[str, ...] = DOMAINS
@@ -124,6 +129,11 @@ class StyleTrial(Described):
             raise OptionError(f"`StyleTrial`: save must be a multiple of every, got {self.save} and {self.every}.")
 
     @property
+    def files(self) -> Files:
+        place = Path("style", f"{self.variant}-{'-'.join(self.domains)}-{self.key}")
+        return Files(place / "log.jsonl", place / "checkpoint.ckpt", place / "lock")
+
+    @property
     def weights(self) -> Weights:
         """The factors of the losses."""
         return Weights(*(getattr(self, name) for name in Weights._fields))
@@ -161,3 +171,29 @@ def style_trial(variant: str, scale: Scale = "smoke", domains: tuple[str, ...] =
     if scale not in SCALES:
         raise OptionError(f"`style_trial`: scale must be one of {', '.join(SCALES)}, got {scale!r}.")
     return replace(_SCALES[scale], variant=variant, domains=tuple(domains), **changes)
+
+
+def changes_of(who: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Fields of a trial from a command line.
+
+    Args:
+        who: the command.
+        texts: each name=value, with values in JSON or plain words.
+
+    Raises:
+        OptionError: no such field, or no value.
+
+    >>> changes_of("train-style", ["steps=7", "precision=32-true"])
+    {'steps': 7, 'precision': '32-true'}
+    """
+    known = sorted({field.name for field in fields(StyleTrial)} - {"variant", "domains"})
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or name not in known:
+            raise OptionError(f"`{who}`: --set takes name=value, got {text!r}. Names are {', '.join(known)}.")
+        try:
+            values[name] = json.loads(value)
+        except json.JSONDecodeError:
+            values[name] = value
+    return values

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from spectralgrad_lab.deadline import NEVER, Deadline
 
-def _silence(text: str) -> None:
+
+def silence(text: str) -> None:
     """Nobody listens."""
 
 
@@ -22,12 +24,14 @@ class Workplace:
         encoder: file of VGG-19's weights; None for an installed one.
         changes: fields of the trainings that differ from their scale's.
         as_is: take trainings as they are, also those that were stopped, and train nothing.
+        deadline: until when networks may be trained.
     """
 
     folder: Path
     data: Path | None = None
     device: str = "auto"
-    say: Callable[[str], None] = field(default=_silence, compare=False)
+    say: Callable[[str], None] = field(default=silence, compare=False)
     encoder: Path | None = None
     changes: tuple[tuple[str, Any], ...] = ()
     as_is: bool = False
+    deadline: Deadline = field(default=NEVER, compare=False)

@@ -3,17 +3,19 @@
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.deadline import NEVER, Deadline
+from spectralgrad_lab.records.recording import Line
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
 
 
 class Event(NamedTuple):
-    """News of a trial: so many epochs are done; an outcome once it has ended."""
+    """News of a trial: how many epochs are done, and its outcome once it has ended."""
 
     trial: Trial
     epochs: int
@@ -30,7 +32,8 @@ class Train(Protocol):
         *,
         data: Path | None = None,
         device: str = "auto",
-        progress: Callable[[dict[str, Any]], None] | None = None,
+        progress: Callable[[Line], None] | None = None,
+        deadline: Deadline = NEVER,
     ) -> Outcome: ...
 
 
@@ -47,8 +50,9 @@ def run_trials(
     device: str = "auto",
     progress: Listener | None = None,
     train: Train | None = None,
+    deadline: Deadline = NEVER,
 ) -> None:
-    """Run the trials that have not ended yet, each once. Options: see `artifacts.run.run_spec`."""
+    """Run the trials that have not ended yet, each once. Options and errors: see `artifacts.run.run_spec`."""
     if jobs < 1 or (jobs > 1 and ray is not None):
         came = f"{jobs} with --ray" if ray is not None else str(jobs)
         raise OptionError(f"`run`: --jobs must be at least 1, and only without --ray, got {came}.")
@@ -57,18 +61,21 @@ def run_trials(
     if not waiting:
         return
     train = train or _trainer()
+    deadline.require_time()
     folder = None if data is None else data.resolve()  # workers may stand elsewhere
     if ray is not None:
         from .on_ray import run_on_ray
 
-        run_on_ray(waiting, store, address=ray, data=folder, device=device, hear=hear, train=train)
+        run_on_ray(waiting, store, address=ray, data=folder, device=device, hear=hear, train=train, deadline=deadline)
     elif jobs > 1:
         from .workers import run_in_workers
 
-        run_in_workers(waiting, store, jobs=min(jobs, len(waiting)), data=folder, device=device, hear=hear, train=train)
+        jobs = min(jobs, len(waiting))
+        run_in_workers(waiting, store, jobs=jobs, data=folder, device=device, hear=hear, train=train, deadline=deadline)
     else:
         for trial in waiting:
-            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, hear))
+            deadline.require_time()
+            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, hear), deadline=deadline)
             hear(Event(trial, len(outcome.epochs), outcome))
 
 
@@ -87,7 +94,7 @@ def missing(trials: Iterable[Trial], store: Store, hear: Listener | None = None)
 def record_crash(trial: Trial, store: Store, reason: str) -> Outcome:
     """End a trial whose process died: a failure like others, at the last epoch that it reached."""
     with store.recording(trial) as recording:
-        last: dict[str, Any] = next((line for line in reversed(recording.lines) if line["kind"] == "epoch"), {})
+        last: Line = next((line for line in reversed(recording.lines) if line["kind"] == "epoch"), {})
         recording.append(
             "end",
             status="failed",
@@ -125,8 +132,8 @@ def _silence(event: Event) -> None:
     """Nobody listens."""
 
 
-def _forward(trial: Trial, hear: Listener) -> Callable[[dict[str, Any]], None]:
-    def told(line: dict[str, Any]) -> None:
+def _forward(trial: Trial, hear: Listener) -> Callable[[Line], None]:
+    def told(line: Line) -> None:
         if "epoch" in line:
             hear(Event(trial, int(line["epoch"]) + 1))
 

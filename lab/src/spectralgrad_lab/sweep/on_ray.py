@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
 from spectralgrad_lab.records.lock import BusyError
 from spectralgrad_lab.records.store import Store, StoreError
 from spectralgrad_lab.records.trial import Trial
@@ -20,7 +21,15 @@ GPU_SHARE = {"digits": 1 / 8, "resnet18": 1 / 4}  # of a GPU, by model: small tr
 
 
 def run_on_ray(
-    trials: list[Trial], store: Store, *, address: str, data: Path | None, device: str, hear: Listener, train: Train
+    trials: list[Trial],
+    store: Store,
+    *,
+    address: str,
+    data: Path | None,
+    device: str,
+    hear: Listener,
+    train: Train,
+    deadline: Deadline = NEVER,
 ) -> None:
     """Run the trials as tasks of a Ray cluster; see `sweep.run_trials`.
 
@@ -31,6 +40,7 @@ def run_on_ray(
     Raises:
         OptionError: Ray is not installed, or nothing answers at the address.
         StoreError: a node wrote its record elsewhere.
+        OutOfTime: the deadline is over, and every task has stopped after its epoch.
     """
     try:
         import ray
@@ -40,7 +50,7 @@ def run_on_ray(
     if mine:
         _connect(ray, address)
     try:
-        _sweep(ray, trials, store, data, device, hear, train)
+        _sweep(ray, trials, store, data, device, hear, train, deadline)
     finally:
         if mine:
             ray.shutdown()
@@ -64,7 +74,14 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _sweep(
-    ray: Any, trials: list[Trial], store: Store, data: Path | None, device: str, hear: Listener, train: Train
+    ray: Any,
+    trials: list[Trial],
+    store: Store,
+    data: Path | None,
+    device: str,
+    hear: Listener,
+    train: Train,
+    deadline: Deadline,
 ) -> None:
     task = ray.remote(_task)
     gpus = device != "cpu" and ray.cluster_resources().get("GPU", 0) > 0
@@ -72,21 +89,26 @@ def _sweep(
     for trial in trials:
         share = GPU_SHARE.get(trial.model, 1.0) if gpus else 0
         options = task.options(num_cpus=1, num_gpus=share, max_retries=RETRIES, retry_exceptions=False)
-        running[options.remote(trial.as_json(), str(store.folder.resolve()), data, device, train)] = trial
+        running[options.remote(trial.as_json(), str(store.folder.resolve()), data, device, train, deadline)] = trial
+    is_cut = False  # the deadline left something undone
     try:
         while running:
             done, _ = ray.wait(list(running), timeout=POLL)
             for reference in done:
-                _end(ray, reference, running.pop(reference), store, hear)
+                is_cut |= not _end(ray, reference, running.pop(reference), store, hear)
             news(list(running.values()), store, heard, hear)
     finally:
         for reference in running:
             ray.cancel(reference, force=True)
+    if is_cut:
+        raise OutOfTime
 
 
-def _end(ray: Any, reference: Any, trial: Trial, store: Store, hear: Listener) -> None:
+def _end(ray: Any, reference: Any, trial: Trial, store: Store, hear: Listener) -> bool:
+    """Take up what a task has left; whether its trial has ended, and was not stopped."""
     try:
-        ray.get(reference)
+        if not ray.get(reference):
+            return False
     except ray.exceptions.RayTaskError as error:  # raised inside the training: a fault around the trials, not a result
         raise error.cause from None
     except ray.exceptions.RayError as error:
@@ -99,17 +121,24 @@ def _end(ray: Any, reference: Any, trial: Trial, store: Store, hear: Listener) -
             "Choose a folder with --records that all nodes share."
         )
     hear(Event(trial, len(outcome.epochs), outcome))
+    return True
 
 
-def _task(trial: str, folder: str, data: Path | None, device: str, train: Train) -> None:
-    """On a node. A node that was given up for lost may still be at it: then wait for its end."""
+def _task(trial: str, folder: str, data: Path | None, device: str, train: Train, deadline: Deadline) -> bool:
+    """On a node: whether the trial has ended, and was not stopped by the deadline.
+
+    A node that was given up for lost may still be at it: then wait for its end.
+    """
     store, until = Store(Path(folder)), time.monotonic() + PATIENCE
     while True:
         if store.outcome(Trial.from_json(trial)) is not None:
-            return
+            return True
         try:
-            train(Trial.from_json(trial), store, data=data, device=device)
-            return
+            deadline.require_time()
+            train(Trial.from_json(trial), store, data=data, device=device, deadline=deadline)
+            return True
+        except OutOfTime:
+            return False
         except BusyError:
             if time.monotonic() > until:
                 raise

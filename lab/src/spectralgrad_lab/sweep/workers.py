@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
@@ -20,18 +21,30 @@ from .local import Event, Listener, Train, cores, news, record_crash, uses_gpu
 
 POLL = 0.5  # seconds between two looks at the records of running trials
 ATTEMPTS = 2  # at a trial whose worker dies
+DONE, STOPPED, DIED = "done", "stopped", "died"  # what becomes of a trial in a worker
+
+
+class _Work(NamedTuple):
+    """What every worker is told once."""
+
+    threads: int
+    folder: Path  # of the records
+    data: Path | None
+    device: str
+    train: Train
+    deadline: Deadline
 
 
 class _Worker:
     """A process and our end of its pipe; it has at most one trial."""
 
-    def __init__(self, number: int, share: int, folder: Path, data: Path | None, device: str, train: Train) -> None:
+    def __init__(self, number: int, work: "_Work") -> None:
         context = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA, nor torch's threads
         self.number = number
         self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, share, folder, data, device, train))
+        self.process = context.Process(target=_work, args=(theirs, work))
         self.trial: Trial | None = None
-        with _gpu(device, number):
+        with _gpu(work.device, number):
             self.process.start()
         theirs.close()  # or the end of the worker would not end the pipe
 
@@ -47,22 +60,31 @@ class _Worker:
 
 
 def run_in_workers(
-    trials: list[Trial], store: Store, *, jobs: int, data: Path | None, device: str, hear: Listener, train: Train
+    trials: list[Trial],
+    store: Store,
+    *,
+    jobs: int,
+    data: Path | None,
+    device: str,
+    hear: Listener,
+    train: Train,
+    deadline: Deadline,
 ) -> None:
     """Run the trials, ``jobs`` at a time; see `sweep.run_trials`.
 
     A worker that dies (killed, out of memory) has its trial tried again, once; then the trial has failed. An exception that
-    leaves the training is no result of a trial but a fault around it: it ends the sweep, and what was trained stays.
+    leaves the training is no result of a trial but a fault around it: it ends the sweep, and what was trained stays. When
+    the deadline is over no trial is begun, and the sweep ends once every worker has stopped after its epoch.
     """
-    share, folder = max(1, cores() // jobs), store.folder.resolve()
-
-    def start(number: int) -> _Worker:
-        return _Worker(number, share, folder, data, device, train)
-
+    work = _Work(max(1, cores() // jobs), store.folder.resolve(), data, device, train, deadline)
     waiting, attempts, heard = list(reversed(trials)), dict.fromkeys(trials, 0), dict[Trial, int]()
-    workers = [start(number) for number in range(jobs)]
+    workers = [_Worker(number, work) for number in range(jobs)]
+    is_cut = False  # the deadline left something undone
     try:
         while waiting or any(worker.trial for worker in workers):
+            if waiting and deadline.is_over:
+                waiting, is_cut = [], True
+                continue
             for worker in workers:
                 if worker.trial is None and waiting:
                     attempts[waiting[-1]] += 1
@@ -72,12 +94,15 @@ def run_in_workers(
             for worker in busy:
                 if worker.pipe not in ready or worker.trial is None:
                     continue
-                trial, died = worker.trial, _read(worker.pipe)
+                trial, answer = worker.trial, _read(worker.pipe)
                 worker.trial = None
                 outcome = store.outcome(trial)
-                if died:
+                if answer == STOPPED:
+                    is_cut = True
+                    continue
+                if answer == DIED:
                     worker.stop()
-                    workers[workers.index(worker)] = start(worker.number)
+                    workers[workers.index(worker)] = _Worker(worker.number, work)
                     if outcome is None and attempts[trial] < ATTEMPTS:
                         waiting.append(trial)
                         continue
@@ -88,17 +113,19 @@ def run_in_workers(
     finally:
         for worker in workers:
             worker.stop()
+    if is_cut:
+        raise OutOfTime
 
 
-def _read(pipe: Connection) -> bool:
-    """Whether the worker died; raises what its training raised."""
+def _read(pipe: Connection) -> str:
+    """What became of a worker's trial; raises what its training raised."""
     try:
         answer = pipe.recv()
     except (EOFError, OSError):
-        return True
+        return DIED
     if isinstance(answer, BaseException):
         raise answer
-    return False
+    return str(answer)
 
 
 def _cause(exitcode: int | None) -> str:
@@ -112,22 +139,24 @@ def _cause(exitcode: int | None) -> str:
     return f"its process ended with code {exitcode}, twice"
 
 
-def _work(pipe: Connection, share: int, folder: Path, data: Path | None, device: str, train: Train) -> None:
+def _work(pipe: Connection, work: _Work) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of us: the parent answers it, and ends us
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    torch.set_num_threads(share)
-    store = Store(folder)
+    torch.set_num_threads(work.threads)
+    store = Store(work.folder)
     while True:
         try:
             trial = Trial.from_json(pipe.recv())
         except EOFError:
             return
         try:
-            train(trial, store, data=data, device=device)
+            work.train(trial, store, data=work.data, device=work.device, deadline=work.deadline)
+        except OutOfTime:
+            pipe.send(STOPPED)
         except Exception as error:
             pipe.send(_sendable(error))
         else:
-            pipe.send("done")
+            pipe.send(DONE)
 
 
 def _die_with_parent() -> None:

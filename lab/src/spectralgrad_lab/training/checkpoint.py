@@ -1,7 +1,6 @@
 """Checkpoints that are whole or not there: the state of a training after an epoch, and of all generators."""
 
 import io
-import os
 import pickle
 import random
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import torch
 from torch.nn import Module
 
 from spectralgrad.errors import SpectralError
+from spectralgrad_lab.files import write_whole
 
 FORMAT = 1
 State = dict[str, Any]
@@ -24,36 +24,20 @@ class CheckpointError(SpectralError, RuntimeError):
 
 
 def save(path: Path, state: State) -> None:
-    """Write a state: into a file beside it, to the disk, and then over the old one in one step.
+    """Write a state, whole or not at all.
 
     Raises:
         CheckpointError: the disk is full or the like; the old checkpoint stands.
     """
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
-    beside = path.with_name(f"{path.name}.part")
     try:
-        with beside.open("wb") as file:
-            file.write(buffer.getbuffer())
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        _sync_folder(path.parent)
+        write_whole(path, buffer.getbuffer())
     except OSError as error:
-        beside.unlink(missing_ok=True)
         raise CheckpointError(
             f"`train`: the checkpoint {path} cannot be written: {error.strerror or error}. The records stand, and the "
             "checkpoint before it. Make room, then run the same command: it goes on from there."
         ) from error
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename last through a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(path: Path, key: str) -> State | None:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import cross_entropy
 
-import spectralgrad as sg
-from spectralgrad_lab.models.build import build, pre_svd
+from spectralgrad_lab.models.build import build
 from spectralgrad_lab.records.machine import circumstances, disturbance, machine_name
 from spectralgrad_lab.records.results import Scale
 from spectralgrad_lab.records.trial import Trial
+
+from .treatments import penalty, treat_step, treat_weight
 
 SHAPES = {"digits": (10, 1, 8), "cifar10": (10, 3, 32), "cifar100": (100, 3, 32)}  # classes, channels, pixels
 ROUNDS = {"smoke": 7, "short": 21, "paper": 101}
@@ -25,11 +26,11 @@ FEWEST = 3
 WARM_UP = 2
 LEARNING_RATE = 1e-3  # small: the weights stay where they are, and with them what is timed
 
-Step = Callable[[], tuple[float, float]]  # one training step; seconds of its forward and of its backward pass
+TimedStep = Callable[[], tuple[float, float]]  # one training step: seconds of its forward and of its backward pass
 
 
 @dataclass(frozen=True)
-class Times:
+class StepTimes:
     """Medians, in milliseconds."""
 
     forward: float
@@ -37,7 +38,7 @@ class Times:
     step: float
 
 
-def measure(trials: Mapping[str, Trial], scale: Scale) -> tuple[dict[str, Times], tuple[str, ...]]:
+def measure(trials: Mapping[str, Trial], scale: Scale) -> tuple[dict[str, StepTimes], tuple[str, ...]]:
     """Time the trials' steps, on the first GPU where there is one and the scale is not smoke.
 
     Args:
@@ -68,7 +69,7 @@ def measure(trials: Mapping[str, Trial], scale: Scale) -> tuple[dict[str, Times]
     return {label: _medians(found) for label, found in seconds.items()}, tuple(text for text in remarks if text)
 
 
-def training_step(trial: Trial, device: torch.device) -> Step:
+def training_step(trial: Trial, device: torch.device) -> TimedStep:
     """One step of SGD on a batch of random images, in the network and with the treatments of a trial."""
     classes, channels, size = SHAPES[trial.data]
     with torch.random.fork_rng(devices=[]):
@@ -76,38 +77,32 @@ def training_step(trial: Trial, device: torch.device) -> Step:
         net = build(trial, classes, channels, size).to(device)
         images = torch.randn(trial.batch, channels, size, size).to(device)
     labels = torch.arange(trial.batch, device=device) % classes
-    conv = pre_svd(net)
-    if "SN" in trial.treatments:
-        sg.orthogonal.spectral_norm(conv)
-    if "OW" in trial.treatments:
-        sg.orthogonal.orthogonal_weight(conv)
+    treat_weight(net, trial)
     optimizer = torch.optim.SGD(net.parameters(), lr=LEARNING_RATE, momentum=trial.momentum, weight_decay=trial.weight_decay)
-    if "NOG" in trial.treatments:
-        sg.orthogonal.NearestOrthogonalGradient(optimizer, list(conv.parameters()))
-    if "OLR" in trial.treatments:
-        sg.orthogonal.OptimalLearningRate(optimizer, list(conv.parameters()))
+    treat_step(optimizer, net, trial)
+    added = penalty(net, trial)
 
     def step() -> tuple[float, float]:
         optimizer.zero_grad()
-        start = _now(device)
+        start = now(device)
         loss = cross_entropy(net(images), labels)
-        if "OL" in trial.treatments:
-            loss = loss + sg.orthogonal.orthogonal_loss(conv)
-        between = _now(device)
+        if added is not None:
+            loss = loss + added()
+        between = now(device)
         loss.backward()
         optimizer.step()
-        return between - start, _now(device) - between
+        return between - start, now(device) - between
 
     return step
 
 
-def _now(device: torch.device) -> float:
-    """The clock, once the device has done what it was given."""
+def now(device: torch.device) -> float:
+    """The clock in seconds, once the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
-def _medians(seconds: list[tuple[float, float]]) -> Times:
+def _medians(seconds: list[tuple[float, float]]) -> StepTimes:
     columns = [*zip(*seconds, strict=True), [forward + backward for forward, backward in seconds]]
-    return Times(*(1e3 * statistics.median(column) for column in columns))
+    return StepTimes(*(1e3 * statistics.median(column) for column in columns))

@@ -1,7 +1,7 @@
 """Training a trial from its record: from the start, or from where it was stopped."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from pathlib import Path
@@ -16,18 +16,19 @@ from spectralgrad.validation import is_number, is_whole
 from spectralgrad_lab.data import Dataset, load
 from spectralgrad_lab.data.dataset import VARIABLE
 from spectralgrad_lab.data.device import fastest_convolutions, torch_device
-from spectralgrad_lab.records.store import Outcome, Recording, Store
+from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
+from spectralgrad_lab.records.recording import Line
+from spectralgrad_lab.records.store import Outcome, Store, opening
 from spectralgrad_lab.records.trial import Trial
 
 from . import checkpoint
 from .loop import Run
+from .recorded import LineListener, go_on
 from .watch import Diverged
 
 __all__ = ["PRECISIONS", "run_trial"]
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true")
-REASON = 500  # characters of an error that a record keeps
-Progress = Callable[[dict[str, Any]], None]
 
 
 def run_trial(
@@ -36,7 +37,8 @@ def run_trial(
     *,
     data: Path | None = None,
     device: str = "auto",
-    progress: Progress | None = None,
+    progress: LineListener | None = None,
+    deadline: Deadline = NEVER,
 ) -> Outcome:
     """Train a trial to its end and record it; go on from its checkpoint if it was stopped; return at once if it has ended.
 
@@ -50,8 +52,10 @@ def run_trial(
         data: the directory of the data sets; None is the environment variable SPECTRALGRAD_DATA.
         device: auto, cpu, cuda or cuda:N.
         progress: hears every epoch line as it is recorded.
+        deadline: looked at after each epoch.
 
     Raises:
+        OutOfTime: the deadline is over; the same call goes on with the next epoch.
         OptionError: the trial's options do not go together; nothing is recorded.
         DataError: the data set cannot be had; nothing is recorded.
         StoreError, BusyError, CheckpointError: the record is in use or cannot be written; what it holds stands.
@@ -61,72 +65,82 @@ def run_trial(
     fabric = _fabric(trial, device)
     if fabric.broadcast(ended is not None):
         return _outcome(store, trial)
-    is_first = fabric.global_rank == 0
-    gpu = fabric.device.type == "cuda"
     with checkpoint.own_randomness(trial.seed), fastest_convolutions():
         run = Run(trial, _dataset(trial, data), fabric)
         try:
-            with store.recording(trial, gpu=gpu) if is_first else nullcontext() as recording:
-                _train(run, recording, progress or (lambda _: None))
+            with store.held(trial) if fabric.global_rank == 0 else nullcontext() as recording:
+                epochs = Epochs(run, recording.lines if recording is not None else [])
+                found = go_on(epochs, recording, deadline=deadline, tell=_epochs_for(progress), agree=fabric.broadcast)
+                if found is not None and found.failure is not None and fabric.world_size > 1:
+                    _raise_cause(found.failure)
         finally:
             run.close()
     fabric.barrier()
+    if found is not None and found.status == "stopped":
+        raise OutOfTime
     return _outcome(store, trial)
 
 
-def _train(run: Run, recording: Recording | None, progress: Progress) -> None:
-    """All epochs that are missing; ``recording`` is None on ranks that do not record."""
-    trial, fabric = run.trial, run.fabric
-    lines = recording.lines if recording is not None else []
-    state = checkpoint.load(recording.checkpoint, trial.key) if recording is not None else None
-    # Another process may have ended the trial between our first look and the lock.
-    over, state = fabric.broadcast((any(line["kind"] == "end" for line in lines), state))
-    if over:
-        return
-    start = 0 if state is None else run.restore(state)
-    errors = {line["epoch"]: line["test_error"] for line in lines if line["kind"] == "epoch" and line["epoch"] < start}
-    for epoch in range(start, trial.epochs):
-        line = _attempt(run, epoch)
-        if isinstance(line, Diverged):
-            if recording is not None:
-                recording.append("end", **_end("failed", line.reason, line.step, epoch, errors))
-            if fabric.world_size > 1 and line.__cause__ is not None:
-                raise line.__cause__
-            return
-        errors[epoch] = line["test_error"]
-        if recording is not None:
-            # The line first: a kill in between repeats the epoch, and its second line counts. The other way round the line
-            # would be lost.
-            recording.append("epoch", **line)
-            if epoch + 1 < trial.epochs:
-                checkpoint.save(recording.checkpoint, run.state(epoch))
-            progress({"kind": "epoch", **line})
-    if recording is not None:
-        recording.append("end", **_end("finished", "", run.step, trial.epochs - 1, errors))
+class Epochs:
+    """A classifier's training, an epoch at a time: a `Training`."""
+
+    is_due = True  # a checkpoint after every epoch
+
+    def __init__(self, run: Run, lines: Sequence[Line]) -> None:
+        self.run, self.trial, self.lines = run, run.trial, lines
+        self.epoch = 0  # the next one
+        self.errors: dict[int, float] = {}  # of the test, by epoch
+
+    @property
+    def key(self) -> str:
+        return self.trial.key
+
+    @property
+    def step(self) -> int:
+        return self.run.step
+
+    @property
+    def is_done(self) -> bool:
+        return self.epoch == self.trial.epochs
+
+    def opening(self) -> Line:
+        return opening(self.trial, gpu=self.run.fabric.device.type == "cuda")
+
+    def part(self) -> Line:
+        line = self.run.epoch(self.epoch)
+        self.errors[self.epoch] = line["test_error"]
+        self.epoch += 1
+        return line
+
+    def ending(self, failure: Diverged | None) -> Line:
+        """The epoch that failed or the last one; the error of the last epoch that was evaluated, and the smallest."""
+        return {
+            "step": self.step if failure is None else failure.step,
+            "epoch": self.epoch - (failure is None),
+            "test_error": self.errors[max(self.errors)] if self.errors else None,
+            "best_error": min(self.errors.values(), default=None),
+        }
+
+    def leave(self) -> None:
+        """Nothing: its record is all."""
+
+    def state(self) -> checkpoint.State:
+        return self.run.state(self.epoch - 1)
+
+    def restore(self, state: checkpoint.State) -> None:
+        self.epoch = self.run.restore(state)
+        epochs = [line for line in self.lines if line["kind"] == "epoch" and line["epoch"] < self.epoch]
+        self.errors = {line["epoch"]: line["test_error"] for line in epochs}
 
 
-def _attempt(run: Run, epoch: int) -> dict[str, Any] | Diverged:
-    """An epoch, or how it failed; Ctrl-C passes."""
-    try:
-        return run.epoch(epoch)
-    except Diverged as failure:
-        return failure
-    except Exception as error:
-        raised = Diverged(f"{type(error).__name__}: {str(error)[:REASON]}", run.step + 1)
-        raised.__cause__ = error
-        return raised
+def _epochs_for(progress: LineListener | None) -> LineListener:
+    """Tells of epochs alone: starts and ends are the caller's own doing."""
+    return lambda line: progress(line) if progress is not None and line["kind"] == "epoch" else None
 
 
-def _end(status: str, reason: str, step: int, epoch: int, errors: dict[int, float]) -> dict[str, Any]:
-    """The fields of an end line: the error of the last epoch that was evaluated, and the smallest."""
-    return {
-        "status": status,
-        "reason": reason,
-        "step": step,
-        "epoch": epoch,
-        "test_error": errors[max(errors)] if errors else None,
-        "best_error": min(errors.values(), default=None),
-    }
+def _raise_cause(failure: Diverged) -> None:
+    if failure.__cause__ is not None:
+        raise failure.__cause__
 
 
 def _outcome(store: Store, trial: Trial) -> Outcome:

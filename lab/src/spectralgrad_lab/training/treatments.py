@@ -45,7 +45,7 @@ def require_treatments(trial: Trial) -> None:
 
 
 def treat_weight(model: Module, trial: Trial) -> None:
-    """Attach SN or OW to the pre-SVD convolution; before the optimizer is made, which then holds what they leave free."""
+    """Attach SN or OW to the pre-SVD convolution. Before the optimizer is made, which must hold the parameter they leave."""
     require_treatments(trial)
     if "SN" in trial.treatments:
         sg.orthogonal.spectral_norm(pre_svd(model))

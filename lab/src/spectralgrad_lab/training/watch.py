@@ -17,7 +17,7 @@ _CAUSES = ("the loss is not finite", "the gradient is not finite")
 
 
 class Diverged(Exception):
-    """The training has nothing more to give: why, and in which step (1 is the first)."""
+    """The training has failed: why, and in which step (1 is the first)."""
 
     def __init__(self, reason: str, step: int) -> None:
         super().__init__(reason)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError, SpectralError
+from spectralgrad_lab.drawing import as_image
 from spectralgrad_lab.files import replacing
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _from_inks(image: "Image") -> "Image":
 
 
 def resized(picture: Picture, longer: int | None) -> Picture:
-    """The picture with a longer side of so many pixels; as it is for None.
+    """The picture scaled so that its longer side has ``longer`` pixels; as it is for None.
 
     >>> resized(Picture(torch.rand(3, 20, 40)), 10).colors.shape
     torch.Size([3, 5, 10])
@@ -215,26 +216,21 @@ def write_picture(path: Path | str, picture: Picture | Tensor) -> Path:
     require_suffix("write_picture", path, picture.alpha is not None)
     if picture.colors.ndim != 3 or picture.colors.shape[0] != 3 or 0 in picture.colors.shape:
         raise ShapeError(f"`write_picture`: the picture must have shape (3, H, W), got {tuple(picture.colors.shape)}.")
-    name, _, options = _FORMATS[path.suffix.lower()]
-    options = dict(options)
-    if picture.profile:
-        options["icc_profile"] = picture.profile
-    if picture.exif and name != "BMP":
+    options = {"icc_profile": picture.profile} if picture.profile else {}
+    if picture.exif and path.suffix.lower() != ".bmp":
         options["exif"] = picture.exif
-    image = _as_image(picture)
-    with _replacing(path) as file:
-        image.save(file, format=name, **options)
-    return path
-
-
-def _as_image(picture: Picture) -> "Image":
-    from PIL import Image
-
     layers = picture.colors if picture.alpha is None else torch.cat([picture.colors, picture.alpha[None]])
-    bytes_ = torch.empty(*layers.shape[1:], len(layers), dtype=torch.uint8)
-    for i, layer in enumerate(layers):  # one at a time: a wide copy of all would double what a large picture takes
-        bytes_[..., i] = (layer.float() * _NARROW).round_().clamp_(0, _NARROW).to(torch.uint8)
-    return Image.fromarray(bytes_.numpy())
+    image = as_image(layers.cpu())
+    return write_image(path, image, options)
+
+
+def write_image(path: Path, image: "Image", options: dict[str, Any] | None = None) -> Path:
+    """Write an image of Pillow's as the suffix says, whole or not at all."""
+    require_suffix("write_picture", path)
+    name, _, usual = _FORMATS[path.suffix.lower()]
+    with _replacing(path) as file:
+        image.save(file, format=name, **usual, **(options or {}))
+    return path
 
 
 @contextmanager

