@@ -13,7 +13,7 @@ import spectralgrad as sg
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 INDEX = ROOT / "docs" / "README.md"
-PAGES = [*DOCS, ROOT / "README.md"]
+PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab" / "README.md"]
 
 SKIP = "<!-- no-run -->"
 MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+?\$", re.DOTALL)

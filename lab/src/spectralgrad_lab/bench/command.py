@@ -37,7 +37,7 @@ def fill_page(records: Sequence[Path], page: Path) -> int:
     try:
         written = write_page(records, page)
     except ModuleNotFoundError as error:
-        print(f"spectralgrad bench --page: needs {error.name}. pip install 'spectralgrad[plot]' has it.", file=sys.stderr)
+        print(f"spectralgrad bench --page: needs {error.name}. pip install spectralgrad-lab has it.", file=sys.stderr)
         return BROKEN
     for path in written:
         print(path)

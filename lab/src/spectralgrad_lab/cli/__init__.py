@@ -11,7 +11,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"spectralgrad: the command line needs {error.name}: pip install 'spectralgrad[lab]'", file=sys.stderr)
+        print(f"spectralgrad: the command line needs {error.name}: pip install spectralgrad-lab", file=sys.stderr)
         return 2
     try:
         app(args=arguments, prog_name="spectralgrad", obj=tuple(arguments))

@@ -49,8 +49,8 @@ def answered(command: str) -> Iterator[None]:
     except SpectralError as error:
         code, words = 1, f"spectralgrad {error}"
     except ModuleNotFoundError as error:
-        extra = "style" if command == "transfer" else "lab"
-        code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install 'spectralgrad[{extra}]'"
+        package = "'spectralgrad-lab[style]'" if command == "transfer" else "spectralgrad-lab"
+        code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install {package}"
     except OSError as error:
         code, words = 1, f"spectralgrad {command}: {error.filename}: {error.strerror}."
     except OutOfTime:

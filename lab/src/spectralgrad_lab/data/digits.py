@@ -19,7 +19,7 @@ def load_digits(data: Path | None = None, train_samples: int | None = None, test
     try:
         from sklearn import datasets  # type: ignore[import-untyped]
     except ModuleNotFoundError as error:
-        raise DataError("`digits`: come with scikit-learn. Install it with pip install 'spectralgrad[lab]'.") from error
+        raise DataError("`digits`: come with scikit-learn. Install it with pip install spectralgrad-lab.") from error
     images, labels = datasets.load_digits(return_X_y=True)
     x = torch.from_numpy(images).to(torch.uint8).view(-1, 1, 8, 8)
     y = torch.from_numpy(labels).long()

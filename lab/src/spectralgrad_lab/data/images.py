@@ -27,7 +27,7 @@ def read_images(who: str, paths: Sequence[Path], size: int) -> Tensor:
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
-        raise DataError(f"`{who}`: needs Pillow. Install it with pip install 'spectralgrad[lab]'.") from error
+        raise DataError(f"`{who}`: needs Pillow. Install it with pip install spectralgrad-lab.") from error
     try:
         result = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
     except RuntimeError as error:

@@ -45,7 +45,7 @@ def run_on_ray(
     try:
         import ray
     except ModuleNotFoundError:
-        raise OptionError("`run`: --ray needs Ray. Install it with pip install 'spectralgrad[ray]'.") from None
+        raise OptionError("`run`: --ray needs Ray. Install it with pip install 'spectralgrad-lab[ray]'.") from None
     mine = not ray.is_initialized()
     if mine:
         _connect(ray, address)

