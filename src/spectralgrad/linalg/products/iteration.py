@@ -42,7 +42,7 @@ def host_may_look(x: Tensor) -> bool:
     return x.device.type == "cpu"
 
 
-class Progress:
+class Convergence:
     """Which matrices of a batch go on, judged by their residuals; never makes a GPU's host wait."""
 
     def __init__(self, x: Tensor, tolerance: float) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 from spectralgrad.kernels.ops import opaque
 
 from ..precision import matmul
-from .iteration import TAIL, Progress, by_levels, even_part, finest, host_may_look, identity_like
+from .iteration import TAIL, Convergence, by_levels, even_part, finest, host_may_look, identity_like
 from .minimax import PLAIN, SignStep, sign_schedule
 
 
@@ -33,7 +33,7 @@ def newton_polar(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tenso
 def _polar_steps(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
     """Q, P, residuals and whether they have converged: the schedule, then plain steps until each matrix stops."""
     Q, P = A, None
-    progress = Progress(A, tolerance)
+    progress = Convergence(A, tolerance)
     for step in (*sign_schedule(lower, accuracy), *[SignStep(PLAIN, 0.0, 0.0)] * extra):
         gram = matmul(Q.mH, Q)
         T = even_part(gram, step.coefficients)

@@ -26,7 +26,7 @@ from ..precision import hermitian_part, matmul
 from .iteration import (
     TAIL,
     UNCONVERGED,
-    Progress,
+    Convergence,
     by_levels,
     even_part,
     finest,
@@ -102,7 +102,7 @@ def _watched_roots(A: Tensor, lower: float, accuracy: float, tolerance: float, e
     """Y, Z, |Z Y|_F and whether they have converged: the schedule, then plain steps until each matrix stops."""
     steps = sign_schedule(lower**0.5, accuracy)
     Y, Z, _ = _first_step(A, steps[0].coefficients)
-    progress = Progress(A, tolerance)
+    progress = Convergence(A, tolerance)
     for step in (*steps[1:], *[SignStep(PLAIN, 0.0, 0.0)] * extra):
         R = matmul(Z, Y)
         Y_next, Z_next = _next_step(Y, Z, R, step.coefficients)
@@ -122,7 +122,7 @@ def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """
     identity = identity_like(A)
     Y, Z = A, identity
-    progress = Progress(A, tolerance)
+    progress = Convergence(A, tolerance)
     for _ in range(math.ceil(math.log(1 / float(torch.finfo(A.dtype).eps)) / math.log(2.25)) + _QUADRATIC):
         R = matmul(Z, Y)
         go_on = progress.go_on(identity - R)
