@@ -1,4 +1,4 @@
-"""Counts of what went wrong and was survived: solver retries, non-finite input, clamped eigenvalues.
+"""Counts of what went wrong but could be handled: solver retries, non-finite input, clamped eigenvalues.
 
 Host events are plain integers behind a lock. Device events are added to a tensor that stays on its device, so that
 counting never makes the host wait; reading them does.
@@ -45,7 +45,7 @@ def device_counter(event: str, device: torch.device) -> Tensor:
 def snapshot() -> tuple[int, Counter[str], list[tuple[str, Tensor]]]:
     """How often `reset_counts` ran, the host counts, and the device counters where they lie.
 
-    For who wants to fetch the device counters together with other things, or to subtract an earlier reading.
+    Use it to fetch the device counters together with other tensors, or subtracts an earlier reading.
     """
     with _lock:
         return _resets, Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]

@@ -24,7 +24,7 @@ class ShapeError(SpectralError, ValueError):
 
 
 class DtypeError(SpectralError, TypeError):
-    """A tensor has a dtype that cannot be decomposed, or is no tensor at all."""
+    """A tensor has a dtype that cannot be decomposed, or it is not a tensor at all."""
 
 
 class OptionError(SpectralError, ValueError):

@@ -1,4 +1,4 @@
-"""Where modules of older versions went: whoever asks for one is told its new name.
+"""Where modules of older versions went: an import of an old name raises an error that gives the new one.
 
 `import spectralgrad.models`, `from spectralgrad.models.resnet import ResNet` and `from spectralgrad import models` end in a
 finder, the last in `sys.meta_path`, after all that could find a module. `spectralgrad.models`, the attribute, ends in the
@@ -23,7 +23,7 @@ _MOVED = {  # a module of the library -> those of the laboratory
 
 
 def announce() -> None:
-    """Answer from now on those who look for a moved module in the package; called by the package when it is imported."""
+    """From now on answer imports of moved modules; the package calls this when it is imported."""
     # Set here and not defined in the package: a type checker that sees a `__getattr__` believes in every name.
     sys.modules[_PACKAGE].__dict__["__getattr__"] = _missing_attribute
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):

@@ -130,7 +130,7 @@ def as_square(who: str, M: Tensor) -> tuple[Tensor, float | None]:
 
 
 def as_given(x: Tensor, given: Tensor) -> Tensor:
-    """A result rounded back to half precision where the input came in it."""
+    """A result, rounded back to half precision where the input had it."""
     return x.to(given.dtype) if given.dtype in _HALF else x
 
 

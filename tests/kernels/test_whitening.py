@@ -248,7 +248,7 @@ def test_compiles_for_a_gpu(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(owner, name, lambda *_: None)
 
     def step() -> None:
-        options = whitening.Options(groups=2, eps=1e-4, nonfinite=counter, running=running)
+        options = whitening.StepOptions(groups=2, eps=1e-4, nonfinite=counter, running=running)
         _, kept = whitening.forward(x, vector, vector, options)
         whitening.backward(x, x, vector, kept, True)
 

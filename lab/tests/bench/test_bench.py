@@ -371,7 +371,7 @@ def test_pooling_reference_is_the_gradient() -> None:
 
 def test_training_to_be_captured_starts_again_in_place() -> None:
     """What the graph relies on: the same curve twice, from the same memory, and a loss that moves."""
-    training = graph.Training(Case("graph", 4, 8, 1e-6, (8, 1, 8, 8)), CPU_DEVICE)
+    training = graph.CapturedTraining(Case("graph", 4, 8, 1e-6, (8, 1, 8, 8)), CPU_DEVICE)
     training.step()
     places = [p.data_ptr() for p in training.net.parameters()]
     first = training.curve(training.step)
@@ -414,9 +414,9 @@ def test_graph_compares_the_replayed_curve_with_the_eager_one(
     drift: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On the CPU, with a "graph" that takes the step again, and one whose steps are a little off."""
-    made: list[graph.Training] = []
+    made: list[graph.CapturedTraining] = []
 
-    class Recorded(graph.Training):
+    class Recorded(graph.CapturedTraining):
         def __init__(self, case: Case, device: torch.device) -> None:
             super().__init__(case, device)
             made.append(self)
@@ -426,7 +426,7 @@ def test_graph_compares_the_replayed_curve_with_the_eager_one(
             made[0].images.mul_(1 + drift)
             made[0].step()
 
-    monkeypatch.setattr(graph, "Training", Recorded)
+    monkeypatch.setattr(graph, "CapturedTraining", Recorded)
     monkeypatch.setattr(torch.cuda, "CUDAGraph", FakeGraph)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _: None)
     for name in ("Stream", "current_stream"):

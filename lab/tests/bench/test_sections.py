@@ -168,8 +168,8 @@ def test_a_training_that_ends_breaks_the_promise() -> None:
     ended = Row("digits", "Exact, eps 1e-02", 64, 64, "share", 0.8, target=1.0, note="4 of 5 finished")
     beside = Row("digits", "Analytic, eps 1e-02", 64, 64, "share", 0.0)
     slow = Row("eigh", "", 64, 64, "ratio", 0.8, target=1.0)
-    assert run.Outcome([ended, beside, slow]).broken == [ended]
-    assert run.Outcome([beside, slow]).broken == []
+    assert run.Measured([ended, beside, slow]).broken == [ended]
+    assert run.Measured([beside, slow]).broken == []
     assert table.line(ended)[7:10] == ["80 %", ">= 1", "MISSED"]
 
 

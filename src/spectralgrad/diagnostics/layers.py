@@ -43,7 +43,7 @@ def _watchable(model: Module) -> dict[str, Module]:
 
 
 def _among(found: dict[str, Module], wanted: list[str | Module]) -> dict[str, Module]:
-    """Those of ``found`` that are wanted, by name or as they are; all that is wanted must be there."""
+    """Those of ``found`` that are wanted, given by name or as modules; each wanted one must be there."""
     chosen = {name: module for name, module in found.items() if name in wanted or any(module is x for x in wanted)}
     known = [*found, *found.values()]
     unknown = [x if isinstance(x, str) else type(x).__name__ for x in wanted if not any(x is y or x == y for y in known)]

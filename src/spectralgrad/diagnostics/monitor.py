@@ -1,4 +1,4 @@
-"""The monitor: which steps are recorded, what is measured in them, and by one transfer from each device."""
+"""The monitor: which steps are recorded, and what is measured in them, with one transfer from each device."""
 
 from collections.abc import Iterable
 from typing import Any, Literal
@@ -31,7 +31,7 @@ class ConditionMonitor:
         condition = l_1 / l_d,   smallest_gap = min (l_i - l_(i+1)) / l_1,   mean_ratio = mean l_i / l_(i-1).
 
     Every recorded step gives one flat dict for each layer and group; docs/layers/diagnostics.md explains its entries.
-    Training goes on bit for bit as without the monitor.
+    Training is bit for bit the same as without the monitor.
 
     Args:
         model: any model with layers of `spectralgrad.nn` that have a covariance; wrapped or compiled too.

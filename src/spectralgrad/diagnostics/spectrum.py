@@ -14,7 +14,7 @@ from .record import OF_GROUP, Record
 
 
 def eigenvalues_of(C: Tensor) -> Tensor:
-    """(*B, d), ascending, in float64; NaN where ``C`` (*B, d, d) is not finite or, never seen, LAPACK gives up."""
+    """(*B, d), ascending, in float64; NaN where ``C`` (*B, d, d) is not finite, or where LAPACK gives up (never seen)."""
     C = C.to(torch.float64)
     broken = ~torch.isfinite(C).all(-1).all(-1)
     try:
@@ -47,7 +47,7 @@ def entries_of_spectrum(layer: Any, w: Tensor, dtype: torch.dtype) -> Record:
 
 
 def _kept_by_denoising(layer: Any, w: Tensor) -> int | None:
-    """How many of ``w`` (d,), in the layer's dtype, a denoising layer keeps, with its own idea of a tie; None for others."""
+    """How many of ``w`` (d,), in the layer's dtype, a denoising layer keeps, by its tolerance for ties; None for others."""
     if not isinstance(layer, PCADenoise1d | PCADenoise2d):
         return None
     return len(w) if layer.keeps_all else int(Cut(layer.rank, layer.energy).kept(w).sum())

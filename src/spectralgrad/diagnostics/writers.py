@@ -31,7 +31,7 @@ def writer_for(to: Any) -> "CsvFile | Scalars | None":
 
 
 class Scalars:
-    """Tags layer/name, or layer/group/name where there are several groups. What is not known is left out."""
+    """Tags layer/name, or layer/group/name where there are several groups. Values that are not known are left out."""
 
     def __init__(self, writer: Any) -> None:
         self.writer = writer

@@ -1,4 +1,4 @@
-"""Functions of tensors that a GPU replays: one launch in the place of a hundred, where the host is what takes the time."""
+"""Functions of tensors that a GPU replays: one launch instead of a hundred, where the host takes most of the time."""
 
 import threading
 from collections import OrderedDict

@@ -95,7 +95,7 @@ def runs_on(H: Tensor) -> bool:
 def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Eigenvalues (*B, n), ascending, and eigenvectors (*B, n, n) of the symmetric part of ``M`` (*B, n, n).
 
-    Nothing waits for the device.
+    The host never waits for the device.
 
     Args:
         nonfinite: an int64 counter; a matrix with NaN or Inf gives NaN and is added to it.
@@ -115,7 +115,7 @@ def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tens
 
 
 def launch(matrices: Matrices, problem: Problem, out: Eigenpairs, nonfinite: Tensor, sweeps: Tensor | None = None) -> None:
-    """`eigh` into memory that is there."""
+    """`eigh` into memory that exists already."""
     batch, n, like = matrices
     (M, start), (w, V), device = problem, out, like.device.index
     kernel, grid = _kernel(n, like.dtype, device, batch, start is not None)

@@ -1,8 +1,8 @@
 """Mean and scatter of (N, C, *) in groups of channels, in one pass over the input.
 
-Programs share the samples out. Each leaves the mean and the centred scatter of its own; a second, small kernel merges
-them by Chan's formula, in a fixed order and without atomics: the same bits in every run. Accurate for a mean of 1e4
-standard deviations too, and whatever TF32, autocast or matmul-precision flags say.
+The programs of a first kernel divide the samples. Each leaves the mean and the centred scatter of its own. A second, small
+kernel merges them by Chan's formula, in a fixed order and without atomics: the same bits in every run. The result is
+accurate even for a mean of 1e4 standard deviations, and whatever TF32, autocast or matmul-precision flags say.
 """
 
 from typing import NamedTuple
@@ -92,7 +92,7 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def launch_covariances(x: Tensor, groups: int, eps: float, out: Covariances, running: Running | None) -> None:
-    """`grouped_moments` of a training step, into memory that is there.
+    """`grouped_moments` of a training step, into memory that exists already.
 
     Args:
         x: (N, C, *), as the kernel of `grouped_moments` takes it, and `tiles.readable`.

@@ -90,7 +90,7 @@ def runs_on(V: Tensor) -> bool:
 
 
 def fits(n: int, dtype: torch.dtype, device: int) -> bool:
-    """Whether a matrix of ``n`` rows lies in a block's shared memory three times."""
+    """Whether three matrices of ``n`` rows fit into a block's shared memory."""
     return n <= LARGEST and shape(n, dtype.itemsize).shared <= nvrtc.shared_memory(device)
 
 
@@ -124,13 +124,13 @@ def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | N
 def launch_value(
     matrices: Matrices, of: MatrixFunction, out: Memory, scaled: Scaled | None = None, clamped: Tensor | None = None
 ) -> None:
-    """`value` into memory that is there, (*B, n, n); ``scaled``, unless it is None, gets it times a weight."""
+    """`value` into existing memory (*B, n, n); ``scaled``, unless it is None, gets it times a weight."""
     (w, V), (weight, times_weight) = of.pairs, scaled or _NOT_SCALED
     _launch("value", of.f, matrices, addresses(V, w, of.given, out, weight, times_weight, clamped))
 
 
 def launch_derivative(matrices: Matrices, of: MatrixFunction, G: Memory, out: Memory, scale: float = 1.0) -> None:
-    """``scale`` times `derivative` into memory that is there; G and out are (*B, n, n)."""
+    """``scale`` times `derivative` into existing memory; G and out are (*B, n, n)."""
     w, V = of.pairs
     _launch("derivative", of.f, matrices, [*addresses(V, w, of.given, G, out), c_double(scale)])
 

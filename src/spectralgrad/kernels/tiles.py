@@ -146,7 +146,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def memory_format(x: Tensor) -> torch.memory_format:
-    """channels_last where ``x`` is so and not contiguous as well, else contiguous: what a result should have."""
+    """The format of a result: channels_last where ``x`` is so and is not contiguous as well, else contiguous."""
     last = _CHANNELS_LAST.get(x.ndim)
     if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
         return torch.contiguous_format
@@ -166,5 +166,5 @@ def ungrouped(Y: Tensor, given: Tensor) -> Tensor:
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
-    """What statistics come in: at least float32."""
+    """The dtype of statistics: at least float32."""
     return torch.promote_types(x.dtype, torch.float32)

@@ -20,10 +20,10 @@ from .buffers import Eigenpairs, Matrices, Part
 from .moments import Centre, Covariances, Running
 from .spectral import MatrixFunction, ScalarFunction, Scaled
 
-__all__ = ["Gradients", "Kept", "Options", "Running", "backward", "forward", "runs_on"]
+__all__ = ["Gradients", "Kept", "Running", "StepOptions", "backward", "forward", "runs_on"]
 
 
-class Options(NamedTuple):
+class StepOptions(NamedTuple):
     """What a step is asked for."""
 
     groups: int  # a divisor of C
@@ -59,7 +59,7 @@ def runs_on(x: Tensor, group_size: int) -> bool:
     return compiles and spectral.fits(group_size, torch.float32, x.device.index)
 
 
-def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Options) -> tuple[Tensor, Kept]:
+def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: StepOptions) -> tuple[Tensor, Kept]:
     """The output, and what `backward` needs.
 
     Args:

@@ -74,7 +74,7 @@ def in_transform() -> bool:
 
 
 def is_constant(M: Tensor) -> bool:
-    """Whether nobody can ask for a derivative with respect to ``M``: then a Function's forward pass is all there is."""
+    """Whether no derivative with respect to ``M`` can be asked for: then only a Function's forward pass is needed."""
     return not (M.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling() and not in_transform()
 
 
@@ -107,7 +107,7 @@ def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
 
 
 def _differentiated_again() -> bool:
-    """Whether somebody may differentiate what a backward computes now: create_graph, forward mode, torch.func."""
+    """Whether what a backward pass computes now may be differentiated again: create_graph, forward mode, torch.func."""
     return torch.is_grad_enabled() or in_transform()
 
 

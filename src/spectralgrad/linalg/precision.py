@@ -49,7 +49,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """torch.matmul, less the 7 us it takes to find out that two batches of one shape need no broadcasting."""
+    """torch.matmul without the 7 us it takes to find out that two batches of one shape need no broadcasting."""
     if a.ndim == b.ndim == 3 and a.shape[0] == b.shape[0]:
         return torch.bmm(a, b)
     return torch.matmul(a, b)

@@ -5,7 +5,7 @@ Only f itself is given, so f' comes from automatic differentiation, and divided 
     f[a, b] = (f(a) - f(b)) / (a - b)        far apart
     f[a, b] = int_0^1 f'(b + t (a - b)) dt   close, by Gauss quadrature,
 
-both in float64. Differently from the fixed functions, f may depend on tensors of its own. So y = f(l), and where those
+both in float64. Unlike the fixed functions, f may depend on tensors of its own. So y = f(l), and where those
 tensors need gradients the Loewner matrix too, are computed outside the Functions below by ordinary operations, through
 which autograd finds the way to them.
 """

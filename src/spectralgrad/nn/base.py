@@ -165,7 +165,7 @@ class BatchStatistics(Module):
         return self.training and self.track_running_stats and self.running_mean is not None
 
     def require_samples(self, input: Tensor, samples: int) -> None:
-        """Raise for a batch of one value per channel."""
+        """Raise for a batch with only one value per channel."""
         if samples == 1:
             raise ShapeError(
                 f"`{type(self).__name__}`: expected more than 1 value per channel when training, got input of shape "

@@ -19,7 +19,7 @@ class WhitenColor2d(Module):
     docs/layers/coloring.md and `functional.whiten_color`.
 
     Args:
-        group_size: whiten and colour groups of so many neighbouring channels; None is all channels. Must divide them.
+        group_size: whiten and colour groups of this many neighbouring channels; None is all channels. Must divide them.
         eps: the shift of the content's covariance; with 0 a singular one is an error.
         alpha: how much of the style, from 0, the content unchanged, to 1.
         per: statistics of each "sample", or of the whole "batch".

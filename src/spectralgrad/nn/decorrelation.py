@@ -181,7 +181,7 @@ class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
 
     Args:
         num_features: channels C of the input (N, C, H, W).
-        group_size: whiten groups of so many neighbouring channels; None is all channels. Must divide num_features.
+        group_size: whiten groups of this many neighbouring channels; None is all channels. Must divide num_features.
         eps: the shift of the covariance's diagonal; eigenvalues of C + eps I below it count as it.
         momentum: the weight of the new batch in running averages; None for a cumulative mean.
         affine: learn a weight and a bias for each channel.

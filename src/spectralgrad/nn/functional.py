@@ -92,7 +92,7 @@ def whiten_color(
     Args:
         content: (N, C, H, W), real.
         style: (N or 1, C, H', W') if per="sample"; any number of samples if per="batch".
-        group_size: whiten and colour groups of so many neighbouring channels; None is all channels. Must divide C.
+        group_size: whiten and colour groups of this many neighbouring channels; None is all channels. Must divide C.
         eps: the shift of the content's covariance; with 0 a singular one is an error.
         alpha: how much of the style, from 0, the content unchanged, to 1.
         per: statistics of each "sample", or of the whole "batch" (PAMI: over B H W).

@@ -27,7 +27,7 @@ class CovariancePool2d(Module):
 
     Args:
         in_channels: channels of the input (N, in_channels, H, W).
-        reduced: a 1 x 1 convolution, batch normalisation and ReLU bring the channels to so many first; None for none.
+        reduced: a 1 x 1 convolution, batch normalisation and ReLU first bring the channels to this number; None for none.
         eps: a shift of the covariance's diagonal.
         power: the exponent, above 0.
         normalize: "frobenius", or None.

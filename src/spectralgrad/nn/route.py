@@ -124,7 +124,7 @@ class Kernels(OneNode):
     def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
         layer.require_samples(x, x.numel() // x.shape[1])
         nonfinite = device_counter("nonfinite_input", x.device)
-        options = whitening.Options(layer.groups, layer.eps, nonfinite, layer.averages(), layer.starting_basis(x))
+        options = whitening.StepOptions(layer.groups, layer.eps, nonfinite, layer.averages(), layer.starting_basis(x))
         step = WhitenedStep(*whitening.forward(x, layer.weight, layer.bias, options))  # kernels: autograd sees none of it
         y = whitened(x, layer.weight, layer.bias, step, _composition(layer))
         layer.remember_step(step)

@@ -1,4 +1,4 @@
-"""Batch statistics of (N, C, *) inputs and the affine map by them, in plain torch operations: the twin of all else here."""
+"""Batch statistics of (N, C, *) inputs and the affine map by them, in plain torch operations: the twin of the kernels."""
 
 import torch
 from torch import Tensor

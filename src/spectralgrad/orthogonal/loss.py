@@ -20,7 +20,7 @@ def orthogonal_loss(weights: Weight | Iterable[Weight]) -> Tensor:
     """How far weights are from orthogonal (OL): the sum of |W^T W - I|_F, not squared (ECCV22 eq. 12).
 
     Each weight is seen as W (out, in*kh*kw); of W^T W and W W^T the smaller one is taken, the only one that can be I. The
-    gradient has norm 2 near an orthogonal W, however near; at one it is 0. The paper gives no factor: multiply as you like.
+    gradient has norm 2 near an orthogonal W, however near; at one it is 0. The paper gives no factor: choose your own.
 
     Args:
         weights: a tensor, a module, which stands for its ``weight``, or any number of both. A tensor of more than two

@@ -18,14 +18,14 @@ Rates = dict[int, float]  # id of a parameter -> its learning rate in this step
 
 
 class StandIn:
-    """The mark of a stand-in; its class is made from the optimizer's."""
+    """Marks a class as that of a stand-in; the class is made from the optimizer's."""
 
     __slots__ = ()
     parts: "list[_Part]"
 
 
 def stand_in_for(optimizer: Optimizer, rates: Rates) -> Any:
-    """The optimizer, but for its groups: what it reads and writes elsewhere is the original's."""
+    """A copy of the optimizer with its own groups; everything else that it reads and writes is the original's."""
     stand_in = object.__new__(_stand_in_type(type(optimizer)))  # type: ignore[arg-type]
     stand_in.__dict__ = optimizer.__dict__
     regroup(stand_in, optimizer, rates)
@@ -63,7 +63,7 @@ def _stand_in_type(kind: type[Optimizer]) -> type[Optimizer]:
 
 
 def _own(group: Group, places: list[int], rate: float | None) -> Group:
-    """In what the part of a group that holds the parameters at ``places`` differs from the group."""
+    """The entries in which a part of a group, with the parameters at ``places``, differs from the whole group."""
     own: Group = {key: [group[key][i] for i in places] for key in ("params", "param_names") if key in group}
     if rate is not None:
         own["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], Tensor) else rate

@@ -46,7 +46,7 @@ class Treatment:
                 handle.remove()
 
     def check(self, optimizer: Optimizer, held: list[tuple[Tensor, Group]]) -> None:
-        """Raise what has to be raised; called for all treatments before any of them acts."""
+        """Raise if the treatment cannot act; called for all treatments before any of them acts."""
         if any(p.grad is not None and p.grad.layout != torch.strided for p, _ in held):
             raise OptionError(
                 f"`{type(self).__name__}`: a gradient must be dense, got a sparse one. Make the layer with sparse=False, or "
@@ -74,7 +74,7 @@ class StepHook:
         return self._uncompiled(self, optimizer, args, kwargs)
 
     def _replace_arguments(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Arguments for a step that does what the treatments say; None for those that it has."""
+        """Arguments for a step that does what the treatments say; None keeps the present ones."""
         if isinstance(optimizer, StandIn):  # a step that calls its parent class's step: all is done already
             return None
         by_name = kwargs.get("closure")
@@ -99,7 +99,7 @@ class StepHook:
 
     @torch.no_grad()
     def treat(self, optimizer: Optimizer) -> Rates:
-        """Let all treatments act; the learning rates that differ in this step."""
+        """Let all treatments act, and return the learning rates that differ in this step."""
         held = {id(p): (p, group) for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
         chosen = [(t, [held[id(p)] for p in t.params if id(p) in held]) for t in self.treatments]
         for treatment, found in chosen:

@@ -20,7 +20,7 @@ STEPS = 20
 WARM_UP = 3
 
 
-class Training:
+class CapturedTraining:
     """A small network, its optimizer and one static batch, which every step reads; `restart` puts all back in place."""
 
     def __init__(self, case: Case, device: torch.device) -> None:
@@ -64,7 +64,7 @@ def check_graph(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     """The largest relative difference between the losses of the replayed and the eager run, both from the same start."""
     # Atomic additions of cuDNN would make two eager runs differ too.
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-        training = Training(case, device)
+        training = CapturedTraining(case, device)
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):

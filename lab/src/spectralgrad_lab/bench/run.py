@@ -90,7 +90,7 @@ class Options:
 
 
 @dataclass
-class Outcome:
+class Measured:
     """The finished rows, and whether they are all."""
 
     rows: list[Row] = field(default_factory=list)
@@ -103,11 +103,11 @@ class Outcome:
         return [row for row in self.rows if row.section in on_request.PROMISES and row.verdict in ("missed", "failed")]
 
 
-def run(options: Options, progress: Progress) -> Outcome:
+def run(options: Options, progress: Progress) -> Measured:
     """Measure every case. KeyboardInterrupt ends it and marks the outcome partial."""
     device = torch.device("cuda", torch.cuda.current_device()) if options.gpu else torch.device("cpu")
     effort = QUICK if options.quick else FULL_GPU if options.gpu else FULL_CPU
-    outcome, start = Outcome(), time.perf_counter()
+    outcome, start = Measured(), time.perf_counter()
     chosen = options.cases()
     try:
         for done, case in enumerate(chosen):
@@ -142,7 +142,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {line}".replace("|", "/")[:MESSAGE]
 
 
-def bench(options: Options, progress: Progress) -> tuple[dict[str, Any], Outcome]:
+def bench(options: Options, progress: Progress) -> tuple[dict[str, Any], Measured]:
     """Measure; returns the circumstances, for the record, and the outcome."""
     about = record.circumstances(options.command, options.gpu)
     outcome = run(options, progress)

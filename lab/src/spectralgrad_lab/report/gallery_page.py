@@ -28,14 +28,14 @@ RESULTS = (
         "drawn-{scale}.jpg",
         "The trained networks, on drawn pictures",
         "PAMI's network (fig. 8) was trained on photographs and paintings, and has never seen a drawn one. GD-WCT learns "
-        "its whitening; the others decompose, with different gradients: clipped, power iterations, Taylor (the paper's "
-        "SVD-WCT), exact (ours).",
+        "its whitening. The others decompose the covariance and differ in the gradient: clipped, power iterations, Taylor "
+        "(the paper's SVD-WCT), exact (ours).",
     ),
     (
         "pami-fig10-{scale}.jpg",
         "The trained networks, on held-out photographs",
-        "Results alone: the photographs and the paintings belong to a data set that is not ours to publish. They were taken "
-        "in turn, not chosen.",
+        "Only results are shown: the photographs and the paintings belong to a data set that is not ours to publish. The "
+        "pictures were taken in turn, not chosen.",
     ),
 )
 
@@ -59,8 +59,8 @@ def write_gallery(
             "Two pictures, one command",
             "figures/gallery-drawn.jpg",
             "drawn photographs in three drawn styles, by colours alone and by deep transfer",
-            "`spectralgrad transfer CONTENT STYLE -o OUT`: content and style are drawn by a program; then `--level pixels`, "
-            "and deep transfer at its default strength and at 1.",
+            "The command is `spectralgrad transfer CONTENT STYLE -o OUT`. Columns: content and style, drawn by a program; "
+            "the result with `--level pixels`; deep transfer at its default strength and at 1.",
         )
     ]
     for pattern, heading, words in RESULTS if results is not None else ():
@@ -80,7 +80,7 @@ def _head() -> str:
     return f"""# Gallery
 
 Pictures side by side, methods in columns. No picture of any data set stands here: contents and styles are drawn by a program
-(`data.artworks.embedded_artworks`), or left out. Made by
+(`spectralgrad_lab.data.artworks.embedded_artworks`), or left out. This command makes the page:
 
 ```sh
 {COMMAND}
@@ -93,6 +93,6 @@ def _section(heading: str, figure: str, alt: str, words: str) -> str:
 
 
 def _tail(has_results: bool) -> str:
-    where = " The numbers to these pictures stand in `results/`." if has_results else ""
-    own = f"With your own data, `spectralgrad report` shows them all, originals too.{where}"
+    where = " The numbers that belong to these pictures stand in `results/`." if has_results else ""
+    own = f"With your own data, `spectralgrad report` shows all pictures, originals too.{where}"
     return f"## In Python\n\n```python\n{EXAMPLE}```\n\n{own}\n"

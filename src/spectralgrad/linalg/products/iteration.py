@@ -1,4 +1,4 @@
-"""What the matrix iterations share: the dtype of products, norms, who goes on, how long a schedule each matrix needs."""
+"""What the matrix iterations share: the dtype of products, norms, which matrices go on, how long a schedule each needs."""
 
 import math
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def by_levels(A: Tensor, lower: float, attempt: Callable[[Tensor, float, int], t
     """Results of ``attempt(A, lower, extra)`` for matrices (*B, m, n), with as long a schedule as each of them needs.
 
     A schedule made for tiny eigenvalues throws those of size 1 about for many steps, and each doubles their rounding
-    errors. So it is begun with a short one, and what the last result of ``attempt`` does not call converged, goes on to the
+    errors. So a short one comes first, and matrices that the last result of ``attempt`` does not call converged go on to the
     next. Reads the host.
     """
     flat = A.reshape(-1, *A.shape[-2:])

@@ -118,7 +118,7 @@ def _watched_roots(A: Tensor, lower: float, accuracy: float, tolerance: float, e
 def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
     """The cubic iteration of Newton and Schulz, whose residuals never grow unless there is a negative eigenvalue.
 
-    So it can be stopped before that direction has any weight: singular matrices of whatever rounding keep their root.
+    So it can be stopped before that direction has any weight: singular matrices keep their root, whatever their rounding.
     """
     identity = identity_like(A)
     Y, Z = A, identity

@@ -50,7 +50,7 @@ def is_available() -> bool:
 
 
 def run(work: Callable[[], None], threads: int) -> None:
-    """Call ``work`` once in each of so many threads, the caller among them, and wait; raises what one of them raised."""
+    """Call ``work`` once in each of this many threads, the caller among them, and wait; raises what one of them raised."""
     errors: list[BaseException] = []
 
     def guarded(_: object) -> None:
