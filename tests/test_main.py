@@ -48,11 +48,12 @@ def test_a_broken_library_fails() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("demo",), ("--versions",), ("--version", "x"), ("",)])
-def test_wrong_use_is_one_line(arguments: tuple[str, ...]) -> None:
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert f"takes --version or nothing, got {' '.join(arguments)}." in done.stderr
+def test_wrong_use_is_one_line(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(list(arguments)) == 2
+    done = capsys.readouterr()
+    assert done.out == ""
+    assert done.err.count("\n") == 1
+    assert f"takes --version or nothing, got {' '.join(arguments)}." in done.err
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,9 @@ def test_families(n: int, dtype: torch.dtype) -> None:
     assert faults(names, M, w, V) + disagreements(names, M, w, torch.linalg.eigvalsh(M.double())) == []
 
 
-@pytest.mark.parametrize(("n", "dtype"), [(33, torch.float32), (33, torch.float64), (64, torch.float32)])
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(33, torch.float32), (33, torch.float64), pytest.param(64, torch.float32, marks=pytest.mark.slow)]
+)
 def test_a_matrix_of_several_warps(n: int, dtype: torch.dtype) -> None:
     names, M = families(n, dtype, ["plain"])
     w, V, _ = solve(M)

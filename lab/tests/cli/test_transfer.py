@@ -111,6 +111,7 @@ print("KIB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in KiB on Linux")
 def test_twelve_megapixels_of_colour_take_no_gigabyte(place: Path) -> None:
     """36 MB as bytes and 144 MB as float32: a few copies of that, and no float64 of the whole."""

@@ -69,6 +69,7 @@ def test_draws_differ_and_repeat(encoder: Encoder) -> None:
     assert not torch.equal(series[0][0], series[0][1]) or not torch.equal(series[0][0], series[0][2])
 
 
+@pytest.mark.slow
 def test_a_decoder_learns_to_leave_the_sky_alone(encoder: Encoder) -> None:
     """From our weights, a few steps with and without: less texture, the photographs as well as before."""
     data = embedded_artworks(64, 8)
