@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.files import write_whole
 from spectralgrad_lab.records import machine as record
 
 from . import on_request
@@ -164,5 +165,5 @@ def write_page(records: Sequence[Path], page: Path) -> list[Path]:
     text = replace_part(text, "measured", "\n\n".join(measured(path, page) for path in records))
     text = replace_part(text, "losses", "\n\n".join(lost(path) for path in records))
     figures = [draw(path, page.parent / FIGURES) for path in records]
-    page.write_text(text, encoding="utf-8")
+    write_whole(page, text.encode())
     return [page, *(file for file in figures if file is not None)]
