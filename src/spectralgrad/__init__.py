@@ -10,11 +10,15 @@ from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
+from spectralgrad.linalg.logdet import logdet
+from spectralgrad.linalg.norms import nuclear_norm, schatten_norm
+from spectralgrad.linalg.pinv import pinv
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.power import PowerDeflation, PowerIteration
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, Taylor
+from spectralgrad.linalg.singular_map import singular_map
 from spectralgrad.linalg.solvers import SVD, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
 from spectralgrad.linalg.svd import svd
@@ -46,15 +50,20 @@ __all__ = [
     "errors",
     "expm",
     "inv_sqrtm",
+    "logdet",
     "logm",
     "merge_moments",
     "moments",
     "nn",
+    "nuclear_norm",
     "orthogonal",
+    "pinv",
     "polar",
     "powm",
     "projector",
     "reset_counts",
+    "schatten_norm",
+    "singular_map",
     "spectral_map",
     "sqrtm",
     "svd",

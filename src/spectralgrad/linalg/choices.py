@@ -171,6 +171,11 @@ def for_function(
     return _USUAL_FUNCTION if solver is AUTO else Exactly(_require_solver(who, solver))
 
 
+def for_exact(who: str, solver: Solver) -> Exactly:
+    """How a function with its exact gradient alone decomposes."""
+    return Exactly(_require_solver(who, solver))
+
+
 def for_svd(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
     """How `svd` decomposes and differentiates."""
     _require_svd_solver(who, solver)

@@ -1,0 +1,125 @@
+"""A function that a user gives, with divided differences derived from it.
+
+Only f itself is known, so f' and f'' come from automatic differentiation. A divided difference can be had in two ways,
+both in float64,
+
+    far     f[a, b] = (f(a) - f(b)) / (a - b)           f[a, b, c] = (f[b, c] - f[a, b]) / (c - a),  a <= b <= c
+    near    f[a, b] = int_0^1 f'(b + t (a - b)) dt      f[a, b, c] = the mean of f'' over a triangle (quadrature.py).
+
+Far loses digits as the points meet; near loses them where f changes its character between the points. How close that is
+depends on f, which no fixed distance knows. So each difference is taken in the way with the smaller error: of far by the
+rounding of f, of near by a second rule of half the order. That rule uses the end points, so that it sees a kink there.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from .quadrature import GAUSS
+from .scalars import Scalar
+
+_EPS = float(torch.finfo(torch.float64).eps)
+_ROUNDING = 8 * _EPS  # of a first difference, relative: a few operations in f and one subtraction
+_SMOOTH = 1e6  # times the error of far: the two ways never differ by more unless f' jumps between the points
+
+# (u, v, weight) on the triangle a + u (b - a) + u v (c - b), 0 <= u, v <= 1. By Gauss twice: exact up to degree 6.
+_TRIANGLE = tuple((u, v, p * q * u) for u, p in GAUSS for v, q in GAUSS)
+# Corners, middles of the sides, centre: exact up to degree 3.
+_CORNERS = (
+    *((0.0, 0.0, 1 / 40), (1.0, 0.0, 1 / 40), (1.0, 1.0, 1 / 40)),
+    *((0.5, 0.0, 1 / 15), (0.5, 1.0, 1 / 15), (1.0, 0.5, 1 / 15)),
+    (2 / 3, 0.5, 9 / 40),
+)
+
+
+@dataclass(frozen=True)
+class Elementwise(Scalar):
+    """A user's function with the differences derived from it."""
+
+    function: Callable[[Tensor], Tensor] = torch.nn.Identity()  # noqa: RUF009  (frozen, never called as a default)
+
+    near = 1e-2  # for the clamped function, whose second differences quadrature.py takes
+
+    def f(self, c: Tensor) -> Tensor:
+        return self.function(c)
+
+    def slope(self, x: Tensor) -> Tensor:
+        """f'(x)."""
+        return _derivative(self.function, x)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        return _derivative(self.slope, x)
+
+    def difference(self, a: Tensor, b: Tensor) -> Tensor:
+        return self.wide_difference(a, b).to(a.dtype)
+
+    def wide_difference(self, a: Tensor, b: Tensor) -> Tensor:
+        """f[a, b] in float64, in which it may be far larger than f."""
+        a, b = a.double(), b.double()
+        fa, fb = self.function(a), self.function(b)
+        gap = a - b
+        tie = gap == 0
+        far = (fa - fb) / torch.where(tie, 1, gap)
+        slopes = [self.slope(b + t * gap) for t, _ in GAUSS]
+        near = _weighted([weight for _, weight in GAUSS], slopes)
+        with torch.no_grad():
+            size = _weighted([weight for _, weight in GAUSS], [x.abs() for x in slopes])
+            simpson = (self.slope(a) + 4 * self.slope(b + gap / 2) + self.slope(b)) / 6
+            rounding = _EPS * (fa.abs() + fb.abs()) / gap.abs()
+            better = torch.isfinite(near) & (tie | (_error(near, simpson, size) <= rounding))
+        return _finite(torch.where(better, near, far))
+
+    def second_differences(self, x: Tensor, F: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
+        """f[x_i, x_k, x_j] in float64 for ascending x (*B, n), its first differences F (*B, n, n) and any indices."""
+        i, k, j = torch.broadcast_tensors(i, k, j)
+        low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
+        middle = i + k + j - low - high
+        x, F = x.double(), F.double()
+        a, b_a, c_b = x[..., low], x[..., middle] - x[..., low], x[..., high] - x[..., middle]
+        spread = b_a + c_b
+        below, above = F[..., low, middle], F[..., middle, high]
+        tie = spread == 0
+        far = (above - below) / torch.where(tie, 1, spread)
+
+        near, size, corners = torch.zeros_like(far), torch.zeros_like(far), torch.zeros_like(far)
+        for u, v, weight in _TRIANGLE:
+            curvature = self.curvature(a + u * b_a + u * v * c_b)
+            near, size = near + weight * curvature, size + weight * curvature.abs()
+        for u, v, weight in _CORNERS:
+            corners = corners + weight * self.curvature(a + u * b_a + u * v * c_b)
+        rounding = _ROUNDING * (below.abs() + above.abs()) / spread
+        smooth = (near - far).abs() <= _SMOOTH * rounding
+        better = torch.isfinite(near) & (tie | (smooth & (_error(near, corners, size) <= rounding)))
+        return _finite(torch.where(better, near, far))
+
+    def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+        if self.floor is not None:
+            return super().contract(w, X, Y)
+        index = torch.arange(w.shape[-1], device=w.device)
+        i, k, j = index[:, None, None], index[:, None], index
+        second = self.second_differences(w, self.wide_difference(w.unsqueeze(-1), w.unsqueeze(-2)), i, k, j)
+        P = (second.to(w.dtype) * X.unsqueeze(-1) * Y.unsqueeze(-3)).sum(-2)
+        return P + P.mH  # as in Scalar
+
+
+def _derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """f'(x): in reverse mode, because forward mode cannot be nested and a user may be in it."""
+    return torch.func.grad(lambda t: f(t).sum())(x)  # type: ignore[no-any-return]
+
+
+def _weighted(weights: list[float], values: list[Tensor]) -> Tensor:
+    first, *others = (weight * x for weight, x in zip(weights, values, strict=True))
+    return sum(others, first)
+
+
+def _error(fine: Tensor, coarse: Tensor, size: Tensor) -> Tensor:
+    """Of the finer rule: it has twice the order of the coarse one, so about the square of its relative error."""
+    relative = (fine - coarse).abs() / torch.where(size > 0, size, 1)
+    return relative * relative * size
+
+
+def _finite(x: Tensor) -> Tensor:
+    """x, and 0 where it is infinite: f' of |x|^(1/2) sign(x) is, at zero, and pairs of zeros are to contribute nothing."""
+    return torch.where(torch.isfinite(x), x, 0)

@@ -1,0 +1,104 @@
+"""The log-determinant of positive definite matrices.
+
+log det M = sum log w has the gradient M^-1 = V diag(1/w) V^H, with Loewner matrix -1/(w_i w_j). A clamped eigenvalue adds a
+constant: it counts as 0 in M^-1. All is computed for M / 2^k of size 1 and scaled back last.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from spectralgrad.validation import as_square
+
+from .choices import AUTO, for_exact
+from .functions import require_floor
+from .precision import in_basis, matmul, sandwich
+from .scalars import Log
+from .scaling import exponent, shifted
+from .solvers import Solver, decompose
+from .trace import Factors, Trace, evaluate_trace
+
+__all__ = ["logdet"]
+
+_CLOSE = 4  # times eps, relative: how close a clamped eigenvalue may come to one that is not, across the floor
+
+
+def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> Tensor:
+    """The logarithm of the determinant of positive definite matrices, with its exact gradient M^-1.
+
+    Args:
+        M: (*B, n, n), positive definite; only (M + M^H)/2 counts.
+        solver: an eigensolver.
+        floor: eigenvalues below it are replaced by it, with derivative 0.
+
+    Returns:
+        (*B,), real.
+
+    Raises:
+        DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
+        Others as in `eigh`.
+
+    >>> M = torch.diag(torch.tensor([4.0, 0.25])).requires_grad_()
+    >>> value = logdet(M)
+    >>> value.backward()
+    >>> value.detach(), M.grad
+    (tensor(0.), tensor([[0.2500, 0.0000],
+            [0.0000, 4.0000]]))
+    """
+    log = Log(floor)
+    require_floor("logdet", log)
+    X, tolerance = as_square("logdet", M)
+    choice = for_exact("logdet", solver)
+    value = evaluate_trace(_LogDet(replace(log, checked=tolerance is not None), choice.solver), X, tolerance)
+    return value if X is M else value.to(M.dtype)
+
+
+@dataclass(frozen=True)
+class _LogDet(Trace):
+    """Factors: eigenvalues (*B, n), and eigenvectors (*B, n, n), the handle."""
+
+    log: Log
+    solver: Solver
+
+    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
+        w, V = decompose("logdet", M, self.solver, tolerance)
+        self.log.evaluate("logdet", w, tolerance)
+        return w, V
+
+    def unchecked(self) -> "_LogDet":
+        return replace(self, log=replace(self.log, checked=False))
+
+    def trace(self, factors: Factors) -> Tensor:
+        w, _ = factors
+        return self.log.f(self.log.clamp(w)[0]).sum(-1) if w.numel() else w.sum(-1)
+
+    def gradient(self, factors: Factors) -> Tensor:
+        w, V = factors
+        if w.numel() == 0:
+            return torch.zeros_like(V)
+        x, _, scale = self._unit(w)
+        return shifted(matmul(V * x.unsqueeze(-2), V.mH), -scale)
+
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
+        w, V = factors
+        if w.numel() == 0:
+            return torch.zeros_like(V)
+        inverse, unit, scale = self._unit(w)
+        size = exponent(E)
+        row, column = inverse.unsqueeze(-1), inverse.unsqueeze(-2)
+        # One of two clamped: (1/w_i - 0) / (w_i - w_j).
+        gap = (unit.unsqueeze(-1) - unit.unsqueeze(-2)).abs()
+        gap = torch.maximum(gap, _CLOSE * torch.finfo(w.dtype).eps * torch.maximum(unit.unsqueeze(-1), unit.unsqueeze(-2)))
+        mixed = (row == 0) != (column == 0)
+        F = torch.where(mixed, (row + column) / torch.where(mixed, gap, 1), -row * column)
+        return shifted(sandwich(V, F * in_basis(V, shifted(E, -size))), size - 2 * scale)
+
+    def _unit(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """1/w at scale 1, 0 for those clamped, w at scale 1 (*B, n), and the scale (*B,)."""
+        _, clamped = self.log.clamp(w)
+        scale = exponent(w, 1)
+        x = shifted(w, -scale)
+        if clamped is None:
+            return 1 / x, x, scale
+        return torch.where(clamped, 0, 1 / torch.where(clamped, 1, x)), x, scale

@@ -1,0 +1,137 @@
+"""A number of a matrix, whose gradient is a function of that matrix: norms and the log-determinant.
+
+The trace t(M) of a potential has the gradient f(M), and f has the derivative D1 (calculus.py):
+
+    t(M)     backward: g f(M)      jvp: Re <f(M), tM>
+    f(M)     backward: D1[G]       jvp: D1[tM]
+    D1(M)[E] value only; third derivatives are refused.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from spectralgrad.validation import under_vmap
+
+from .calculus import batched, call, derivative, is_constant, refuse_third_derivative
+
+Factors = tuple[Tensor, ...]
+
+
+class Trace(ABC):
+    """A number t(M) with its gradient f(M) and the derivative of that, through one factorisation."""
+
+    handle = 1  # which factor carries the differential
+
+    @abstractmethod
+    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
+        """Two or three factors of M; a tolerance of None forbids looking at values."""
+
+    @abstractmethod
+    def trace(self, factors: Factors) -> Tensor:
+        """t(M), real (*B,)."""
+
+    @abstractmethod
+    def gradient(self, factors: Factors) -> Tensor:
+        """f(M), the shape of M."""
+
+    @abstractmethod
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
+        """D1(M)[E], its own adjoint."""
+
+    def value(self, M: Tensor, tolerance: float | None) -> Factors:
+        factors = self.factor(M, tolerance)
+        return self.gradient(factors), *factors
+
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> NoReturn:
+        refuse_third_derivative()
+
+    def unchecked(self) -> "Trace":
+        return self
+
+
+def evaluate_trace(trace: Trace, M: Tensor, tolerance: float | None) -> Tensor:
+    """t(M) (*B,), differentiable twice, in both modes."""
+    if is_constant(M):
+        return trace.trace(trace.factor(M, tolerance))
+    function = _Trace if torch.compiler.is_compiling() else _TraceFunc
+    return call(function, M, trace, tolerance)[0]  # type: ignore[no-any-return]
+
+
+def _gradient(trace: Trace, *factors: Tensor) -> Tensor:
+    if torch.compiler.is_compiling():  # there is no compiled double backward
+        return trace.gradient(factors)
+    return call(_Gradient, trace, *factors)  # type: ignore[no-any-return]
+
+
+class _Trace(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(M: Tensor, trace: Trace, tolerance: float | None) -> Factors:
+        factors = trace.factor(M, None if torch.compiler.is_compiling() else tolerance)
+        return trace.trace(factors), *factors
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Factors) -> None:
+        _, ctx.trace, _ = inputs
+        factors = output[1:]
+        ctx.mark_non_differentiable(*(x for i, x in enumerate(factors) if i != ctx.trace.handle))
+        ctx.save_for_backward(*factors)
+        ctx.save_for_forward(*factors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *grad_factors: Tensor | None) -> tuple[Tensor | None, None, None]:
+        total = grad_factors[ctx.trace.handle]
+        if grad is not None:
+            through_value = grad[..., None, None] * _gradient(ctx.trace, *ctx.saved_tensors)
+            total = through_value if total is None else total + through_value
+        return total, None, None
+
+
+class _TraceFunc(_Trace):
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
+        factors = ctx.saved_tensors
+        pushed = (_gradient(ctx.trace, *factors).conj() * tangent).real.sum((-2, -1))
+        return (pushed, *(tangent.clone() if i == ctx.trace.handle else None for i in range(len(factors))))
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, M: Tensor, trace: Trace, tolerance: float | None) -> tuple[Any, Any]:
+        (M,) = batched(info, dims[:1], (M,))
+        tolerance = under_vmap(tolerance)
+        out = _TraceFunc.apply(M, trace.unchecked() if tolerance is None else trace, tolerance)
+        return out, (0,) * len(out)
+
+
+class _Gradient(Function):
+    """f(M) for the factors of M."""
+
+    @staticmethod
+    def forward(trace: Trace, *factors: Tensor) -> Tensor:
+        return trace.gradient(factors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.trace, *factors = inputs
+        ctx.save_for_backward(*factors)
+        ctx.save_for_forward(*factors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        factors = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * (1 + len(factors))
+        if ctx.needs_input_grad[1 + ctx.trace.handle]:
+            grads[1 + ctx.trace.handle] = derivative(ctx.trace, grad, *factors)
+        return tuple(grads)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor | None:
+        tangent = tangents[ctx.trace.handle]
+        return None if tangent is None else derivative(ctx.trace, tangent, *ctx.saved_tensors)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, trace: Trace, *factors: Tensor) -> tuple[Any, int]:
+        return _Gradient.apply(trace, *batched(info, dims[1:], factors)), 0
