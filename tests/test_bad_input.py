@@ -29,6 +29,13 @@ EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=
 }
 FLOORED = ("sqrtm", "inv_sqrtm", "powm", "logm", "expm", "spectral_map")
 SINGULAR_VALUES: dict[str, Call] = {"svd": sg.svd, "polar": sg.polar}
+OF_SINGULAR_VALUES: dict[str, Call] = {  # with their exact gradient alone
+    "singular_map": lambda A, **options: sg.singular_map(A, torch.atan, **options),
+    "pinv": sg.pinv,
+    "nuclear_norm": sg.nuclear_norm,
+    "schatten_norm": lambda A, **options: sg.schatten_norm(A, **{"p": 3, **options}),
+}
+NUMBERS = ("nuclear_norm", "schatten_norm", "logdet")  # one for each matrix
 SOLVED = {"tol": sg.NewtonSchulz(), "steps": sg.NewtonSchulz(steps=5)}
 ROOTS: dict[str, Call] = {
     f"{root.__name__}({kind})": partial(root, solver=solver)
@@ -38,8 +45,8 @@ ROOTS: dict[str, Call] = {
 POLARS: dict[str, Call] = {f"polar({kind})": partial(sg.polar, solver=solver) for kind, solver in SOLVED.items()}
 SAMPLES: dict[str, Call] = {"moments": sg.moments, "covariance": sg.covariance}
 
-SQUARE = EIGEN | ROOTS
-DECOMPOSED = SQUARE | SINGULAR_VALUES | POLARS
+SQUARE = EIGEN | ROOTS | {"logdet": sg.logdet}
+DECOMPOSED = SQUARE | SINGULAR_VALUES | OF_SINGULAR_VALUES | POLARS
 ALL = DECOMPOSED | SAMPLES
 NAN, INF = math.nan, math.inf
 
@@ -132,6 +139,12 @@ DOMAINS: dict[str, Call] = {  # name -> function of a positive (semi-)definite m
     "powm(-1)": lambda M, **options: sg.powm(M, -1, **options),
     "logm": sg.logm,
 }
+
+
+def test_logdet_outside_the_domain() -> None:
+    assert "1 of 2 matrices" in refuses(DefinitenessError, "logdet", sg.logdet, torch.stack([torch.eye(3), NEGATIVE]))
+    assert "pass floor=" in refuses(DefinitenessError, "logdet", sg.logdet, SINGULAR)
+    assert sg.logdet(SINGULAR, floor=1e-3).isfinite()
 
 
 @pytest.mark.parametrize("gradient", [None, sg.Lorentzian(), sg.PowerIteration(5)], ids=["exact", "lorentzian", "power"])
@@ -230,6 +243,15 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
         (name, partial(function, torch.ones(4, 7)), "group_size", (0, -2, 3, 8, 2.0, "two", True), "divides the 4 channels")
         for name, function in SAMPLES.items()
     ),
+    ("pinv", partial(sg.pinv, positive()), "rtol", (-1e-3, NAN, "small", True), "a finite number >= 0"),
+    (
+        "schatten_norm",
+        partial(sg.schatten_norm, positive()),
+        "p",
+        (0.5, 0, -1, INF, NAN, "nuc", None),
+        "a finite number >= 1",
+    ),
+    ("logdet", partial(sg.logdet, positive()), "floor", (NAN, INF, "low", 0.0, -1.0), "a finite number above 0"),
     *((name, partial(EIGEN[name], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number") for name in FLOORED),
     *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:4]),
 ]
@@ -282,6 +304,30 @@ def test_samples_that_do_not_suffice() -> None:
 )
 def test_bad_function(f: Any, error: type[Exception], fragment: str, gradient: Any) -> None:
     assert fragment in refuses(error, "spectral_map", sg.spectral_map, positive(), f, gradient=gradient)
+
+
+@pytest.mark.parametrize(
+    ("f", "error", "fragment"),
+    [
+        pytest.param(3, OptionError, "f must be a function of a tensor, got 3", id="number"),
+        pytest.param(lambda x: x.sum(), ShapeError, "turned shape (3,) into ()", id="sum"),
+        pytest.param(lambda _: 2.0, OptionError, "f must return a real", id="no tensor"),
+        pytest.param(lambda x: (x - 1.2).log(), NonFiniteError, "finite at every singular value", id="nan"),
+        pytest.param(torch.cos, OptionError, "f(0) = 0, but it is 1 there", id="even"),
+        pytest.param(lambda x: 1 / x, OptionError, "For 1/x use `pinv`", id="inverse"),
+        pytest.param(lambda x: x + 0.01 * x * x, OptionError, "but f(2) = 2.04 and f(-2) = -1.96", id="nearly odd"),
+    ],
+)
+def test_bad_function_of_singular_values(f: Any, error: type[Exception], fragment: str) -> None:
+    assert fragment in refuses(error, "singular_map", sg.singular_map, positive(), f)
+
+
+@each({"singular_map": OF_SINGULAR_VALUES["singular_map"], "logdet": sg.logdet})
+def test_solvers_of_exact_functions(name: str, function: Call) -> None:
+    for wrong in ("lapack", sg.Auto, 3, sg.NewtonSchulz(), sg.PowerDeflation(3)):
+        message = refuses(OptionError, name, function, positive(), solver=wrong)
+        assert "solver must be" in message
+        assert repr(wrong) in message
 
 
 # Switching the checks
@@ -421,6 +467,7 @@ def test_batches(name: str, function: Call, dtype: torch.dtype) -> None:
 def test_sizes_zero_and_one(name: str, function: Call) -> None:
     scalar = {"sqrtm": 2, "inv_sqrtm": 0.5, "powm": 4**0.3, "logm": math.log(4), "expm": math.exp(4)}
     scalar |= {"spectral_map": math.atan(4), "projector": 1, "eigh": 4, "svd": 1, "polar": 1, "covariance": 0}
+    scalar |= {"singular_map": math.atan(4), "pinv": 0.25, "nuclear_norm": 4, "schatten_norm": 4, "logdet": math.log(4)}
     M = torch.full((2, 1, 1), 4.0, dtype=torch.float64)
     out, gradient = run(function, M)
     short = name.split("(")[0]
@@ -433,7 +480,10 @@ def test_sizes_zero_and_one(name: str, function: Call) -> None:
         for shape in ((0, 0), (2, 0, 0)):
             out, gradient = run(function, torch.zeros(shape))
             assert gradient.shape == shape
-            assert all(x.numel() == 0 for x in out[short == "moments" :])
+            if name in NUMBERS:
+                assert torch.equal(out[0], torch.zeros(shape[:-2]))
+            else:
+                assert all(x.numel() == 0 for x in out[short == "moments" :])
 
 
 @each(ALL)

@@ -79,6 +79,8 @@ FUNCTIONS: dict[str, Function] = {
     "sqrtm(NewtonSchulz)": lambda M: sg.sqrtm(M, solver=sg.NewtonSchulz()),
     "inv_sqrtm(NewtonSchulz)": lambda M: sg.inv_sqrtm(M, solver=sg.NewtonSchulz()),
     "polar": sg.polar,
+    "singular_map": lambda M: sg.singular_map(M, lambda x: torch.sin(1.3 * x) + x**3),
+    "pinv": sg.pinv,
     "polar(NewtonSchulz)": lambda M: sg.polar(M, solver=sg.NewtonSchulz()),
 }
 
@@ -88,7 +90,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def random(*shape: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=dtype, generator=generator(seed))
+    return torch.randn(shape, dtype=dtype, generator=generator(seed))
 
 
 def rotation(n: int, *batch: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

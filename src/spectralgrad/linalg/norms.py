@@ -129,7 +129,7 @@ class _Schatten(Trace):
         """s/s_1 with zeros for what is zero to rounding (*B, n), the norm of that (*B, 1), and s_1 (*B, 1)."""
         size = S[..., :1]
         x = S / torch.where(size > 0, size, 1)
-        x = torch.where(x > m * torch.finfo(S.dtype).eps, x, 0)
+        x = torch.where(x <= m * torch.finfo(S.dtype).eps, 0, x)  # NaN stays
         return x, x.pow(self.p).sum(-1, keepdim=True).pow(1 / self.p), size
 
     def _power(self, x: Tensor) -> Tensor:

@@ -1,0 +1,109 @@
+"""The Moore-Penrose inverse: values against torch and scipy, gradients exact where the rank stays, finite everywhere."""
+
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import spectralgrad as sg
+from support import cases
+
+torch.set_num_threads(1)
+
+SHAPES = {"square": (3, 3), "tall": (4, 3), "wide": (3, 4)}
+DTYPES = [torch.float64, torch.complex128]
+
+
+def factors(m: int, r: int, n: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
+    return cases.random(m, r, dtype=dtype, seed=1), cases.random(r, n, dtype=dtype, seed=2)
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+def test_values(dtype: torch.dtype) -> None:
+    for shape in ((4, 4), (6, 3), (3, 6), (1, 4), (2, 3, 5, 4)):
+        A = cases.random(*shape, dtype=dtype, seed=1)
+        limit = 1e4 * cases.eps(dtype)
+        torch.testing.assert_close(sg.pinv(A), torch.linalg.pinv(A), rtol=limit, atol=limit)
+    B, C = factors(6, 2, 4, dtype)
+    limit = 1e3 * cases.eps(dtype)
+    torch.testing.assert_close(
+        sg.pinv(B @ C, rtol=1e-4), torch.from_numpy(scipy.linalg.pinv((B @ C).numpy(), rtol=1e-4)), rtol=limit, atol=limit
+    )
+
+
+@pytest.mark.parametrize("s", [[3.0, 2.0, 0.7], [2.0, 2.0, 1.0], [1.0, 1.0, 1.0]], ids=str)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_gradcheck(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -> None:
+    U, V = (cases.rotation(n, dtype=dtype, seed=i)[:, :3] for i, n in enumerate(shape))
+    A = ((U * torch.tensor(s, dtype=torch.float64)) @ V.mH).requires_grad_()
+    assert gradcheck(sg.pinv, A, check_forward_ad=True, check_batched_grad=True)
+    weight = cases.random(shape[1], shape[0], dtype=dtype, seed=9)
+    assert gradgradcheck(lambda A: (sg.pinv(A) * weight).sum(), A, check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 3), (4, 2, 3), (3, 2, 4), (3, 1, 2)], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_constant_rank(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
+    """B C has rank r whatever B and C are: the gradient that reaches them is exact, twice."""
+    B, C = (x.requires_grad_() for x in factors(*shape, dtype))
+    weight = cases.random(shape[2], shape[0], dtype=dtype, seed=9)
+    assert gradcheck(lambda B, C: sg.pinv(B @ C), (B, C), check_forward_ad=True)
+    assert gradgradcheck(lambda B, C: (sg.pinv(B @ C) * weight).sum(), (B, C), check_fwd_over_rev=True)
+
+
+def test_rtol_decides_what_counts() -> None:
+    A = torch.diag(torch.tensor([1.0, 1e-3, 1e-5], dtype=torch.float64)).requires_grad_()
+    for rtol, kept in ((None, 3), (1e-6, 3), (1e-5, 2), (1e-4, 2), (1e-2, 1), (1.0, 0)):
+        P = sg.pinv(A, rtol=rtol)
+        want = torch.where(torch.arange(3) < kept, 1 / A.detach().diagonal(), 0)
+        torch.testing.assert_close(P.diagonal(), want)
+        (g,) = torch.autograd.grad(P.trace(), A)
+        torch.testing.assert_close(g.diagonal(), -want * want)
+
+
+def test_it_is_as_accurate_as_the_singular_values() -> None:
+    """Condition 1e6 in float64 against the closed form of a diagonal matrix with rows below it."""
+    A = torch.cat([torch.diag(torch.tensor([1.0, 1e-3, 1e-6], dtype=torch.float64)), torch.zeros(2, 3, dtype=torch.float64)])
+    E = cases.random(5, 3, seed=3)
+    tangent = torch.func.jvp(sg.pinv, (A,), (E,))[1].mT
+    inverse = 1 / A.diagonal()
+    want = torch.cat([-inverse[:, None] * E[:3].mT * inverse, E[3:] * inverse**2])
+    assert float(((tangent - want) / want).abs().max()) < 1e-12
+
+
+SPECTRA = {
+    "separate": [1.0, 0.5, 0.25],
+    "equal": [1.0, 1.0, 1.0],
+    "zero": [1.0, 1.0, 0.0],
+    "all zero": [0.0, 0.0, 0.0],
+    "graded": [1.0, 1e-5, 1e-9],
+}
+
+
+@pytest.mark.parametrize("rtol", [None, 0.0], ids=["default", "0"])
+@pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
+@pytest.mark.parametrize("scale", [1e-45, 1e-38, 1e-30, 1e-8, 1e8, 1e30, 3e38])
+def test_finite_at_every_scale(scale: float, s: list[float], rtol: float | None) -> None:
+    for dtype in (torch.float32, torch.complex64):
+        for m, n in SHAPES.values():
+            U, V = (cases.rotation(k, dtype=dtype, seed=i)[:, :3] for i, k in enumerate((m, n)))
+            A = (scale * ((U * torch.tensor(s, dtype=torch.float64)) @ V.mH)).to(dtype).requires_grad_()
+            P = sg.pinv(A, rtol=rtol)
+            (first,) = torch.autograd.grad((P * cases.random(n, m, dtype=dtype)).real.sum(), A, create_graph=True)
+            (second,) = torch.autograd.grad((first * cases.random(m, n, dtype=dtype)).real.sum(), A)
+            assert all(x.isfinite().all() for x in (P, first, second))
+
+
+def test_scale_does_not_matter() -> None:
+    A = cases.random(4, 3)
+
+    def gradient(A: Tensor) -> Tensor:
+        A = A.requires_grad_()
+        return torch.autograd.grad((sg.pinv(A) * cases.random(3, 4, seed=2).to(A.dtype)).sum(), A)[0]
+
+    for scale in (1e-15, 1e-8, 1e8, 1e15):
+        scaled = (scale * A).float()
+        assert cases.relative_error(sg.pinv(scaled).double() * scale, sg.pinv(A)) < 1e-5
+        assert cases.relative_error(gradient(scaled).double() * scale**2, gradient(A.clone())) < 1e-5
