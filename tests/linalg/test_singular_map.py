@@ -186,6 +186,12 @@ def test_kinks_between_singular_values() -> None:
     numeric = (sg.singular_map(A + step * E, soft) - sg.singular_map(A - step * E, soft)) / (2 * step)
     assert cases.relative_error(tangent, numeric) < 1e-5
 
+    def pushed(A: Tensor) -> Tensor:
+        return torch.func.jvp(lambda A: sg.singular_map(A, soft), (A,), (E,))[1]
+
+    second = torch.func.jvp(pushed, (A,), (E,))[1]  # f'' is 0 on both sides, but f[a, b, c] across the kink is not
+    assert cases.relative_error(second, (pushed(A + step * E) - pushed(A - step * E)) / (2 * step)) < 1e-4
+
 
 def test_half_precision_and_solvers() -> None:
     A = with_singular_values([2.0, 1.0, 1.0], (4, 3))

@@ -95,6 +95,50 @@ def test_grad_jvp_jacrev_jacfwd(f):
     torch.testing.assert_close(torch.func.jacrev(f)(M), torch.func.jacfwd(f)(M), rtol=1e-8, atol=1e-10)
 
 
+NESTED = {
+    "spectral_map": PUBLIC["spectral_map"],
+    **{
+        name: PUBLIC[name]
+        for name in PUBLIC
+        if name.split("(")[0] in ("singular_map", "pinv", "nuclear_norm", "schatten_norm")
+    },
+    "logdet": PUBLIC["logdet"],
+}
+
+
+@pytest.mark.parametrize("f", NESTED.values(), ids=NESTED)
+def test_forward_over_forward_and_reverse_over_forward(f):
+    """Inside jvp torch propagates no tangents through plain operations: the second one would be 0, without a word."""
+    M, E = spd(), random(4, 4, seed=3)
+    E = (E + E.mT) / 2
+
+    def pushed(M: Tensor) -> Tensor:
+        return torch.func.jvp(f, (M,), (E,))[1]
+
+    step = 1e-5
+    numeric = (pushed(M + step * E) - pushed(M - step * E)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(pushed, (M,), (E,))[1], numeric, rtol=1e-5, atol=1e-6)
+    by_rows = torch.func.jacrev(pushed)(M)
+    torch.testing.assert_close((by_rows * E).sum((-2, -1)), numeric, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("function", [sg.spectral_map, sg.singular_map])
+def test_forward_over_forward_for_what_f_closes_over(function):
+    M, p = spd(), torch.tensor(0.7, dtype=torch.float64)
+    one = torch.ones_like(p)
+
+    def mapped(p: Tensor) -> Tensor:
+        return function(M, lambda x: torch.tanh(p * x) + p**3 * x**3)
+
+    def pushed(p: Tensor) -> Tensor:
+        return torch.func.jvp(mapped, (p,), (one,))[1]
+
+    step = 1e-5
+    numeric = (pushed(p + step) - pushed(p - step)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(pushed, (p,), (one,))[1], numeric, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(torch.func.hessian(mapped)(p), numeric, rtol=1e-5, atol=1e-5)
+
+
 @each_function
 def test_hessian_and_double_backward(f):
     M, E = spd(), random(4, 4, seed=3)

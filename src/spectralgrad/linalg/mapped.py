@@ -177,9 +177,12 @@ class _Mapped(Function):
         ctx.frame, _, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return (None,) * 6
         L, factors = ctx.saved_tensors[0], _factors(*ctx.saved_tensors[1:])
         grads: list[Tensor | None] = [None] * 6
         if ctx.needs_input_grad[3 + ctx.frame.handle]:
@@ -192,13 +195,15 @@ class _Mapped(Function):
 
 class _MappedFunc(_Mapped):
     @staticmethod
-    def jvp(ctx: Any, _: None, ty: Tensor | None, tL: Any, *tangents: Tensor | None) -> Tensor | None:
+    def jvp(ctx: Any, _: None, ty: Tensor | None, tL: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
+        # Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost: all
+        # that is done here is done by Functions.
         L, factors = ctx.saved_tensors[0], _factors(*ctx.saved_tensors[1:])
         through_M = tangents[ctx.frame.handle]
         total = None if through_M is None else _first(ctx.frame, through_M, L, *factors)
         if ty is not None:
-            through_y = ctx.frame.matrix(factors, ty)
-            total = through_y if total is None else total + through_y
+            through_y = call(_MappedFunc, ctx.frame, ty, tL, *ctx.saved_tensors[1:])  # linear in y, and in L with it
+            total = through_y if total is None else call(Sum, total, through_y)
         return total
 
     @staticmethod
@@ -251,6 +256,28 @@ class _Pair(Function):
     @staticmethod
     def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor) -> tuple[Any, Any]:
         return _Pair.apply(frame, *batched(info, dims[1:], tensors)), (0, 0)
+
+
+class Sum(Function):
+    """a + b, for use inside jvp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
+
+    @staticmethod
+    def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
+        return ta + tb
 
 
 class _Last(Function):

@@ -95,7 +95,7 @@ class _TraceFunc(_Trace):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
         factors = ctx.saved_tensors
-        pushed = (_gradient(ctx.trace, *factors).conj() * tangent).real.sum((-2, -1))
+        pushed = call(_Pushed, ctx.trace, tangent, *factors)
         return (pushed, *(tangent.clone() if i == ctx.trace.handle else None for i in range(len(factors))))
 
     @staticmethod
@@ -104,6 +104,49 @@ class _TraceFunc(_Trace):
         tolerance = under_vmap(tolerance)
         out = _TraceFunc.apply(M, trace.unchecked() if tolerance is None else trace, tolerance)
         return out, (0,) * len(out)
+
+
+def _inner(T: Tensor, E: Tensor) -> Tensor:
+    """Re <T, E> (*B,)."""
+    return (T.conj() * E).real.sum((-2, -1))
+
+
+class _Pushed(Function):
+    """Re <f(M), E> as a Function: inside jvp torch propagates no tangents through plain operations."""
+
+    @staticmethod
+    def forward(trace: Trace, E: Tensor, *factors: Tensor) -> Tensor:
+        return _inner(trace.gradient(factors), E)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.trace, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
+        E, *factors = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * (2 + len(factors))
+        if grad is not None and ctx.needs_input_grad[1]:
+            grads[1] = grad[..., None, None] * _gradient(ctx.trace, *factors)
+        if grad is not None and ctx.needs_input_grad[2 + ctx.trace.handle]:
+            grads[2 + ctx.trace.handle] = grad[..., None, None] * derivative(ctx.trace, E, *factors)
+        return tuple(grads)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, tE: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
+        E, *factors = ctx.saved_tensors
+        tM = tangents[ctx.trace.handle]
+        terms = [] if tE is None else [_inner(_gradient(ctx.trace, *factors), tE)]
+        if tM is not None:
+            terms.append(_inner(derivative(ctx.trace, E, *factors), tM))
+        return sum(terms[1:], terms[0]) if terms else None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, trace: Trace, *tensors: Tensor) -> tuple[Any, int]:
+        return _Pushed.apply(trace, *batched(info, dims[1:], tensors)), 0
 
 
 class _Gradient(Function):
