@@ -8,7 +8,7 @@ from spectralgrad import diagnostics, errors, moved, nn, orthogonal
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
-from spectralgrad.linalg.eigh import eigh
+from spectralgrad.linalg.eigh import eigh, eigvalsh
 from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.power import PowerDeflation, PowerIteration
@@ -17,7 +17,7 @@ from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, Taylor
 from spectralgrad.linalg.solvers import SVD, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
-from spectralgrad.linalg.svd import svd
+from spectralgrad.linalg.svd import svd, svdvals
 from spectralgrad.validation import checks
 
 __version__ = "0.1.0"
@@ -43,6 +43,7 @@ __all__ = [
     "covariance",
     "diagnostics",
     "eigh",
+    "eigvalsh",
     "errors",
     "expm",
     "inv_sqrtm",
@@ -58,6 +59,7 @@ __all__ = [
     "spectral_map",
     "sqrtm",
     "svd",
+    "svdvals",
 ]
 
 moved.announce()

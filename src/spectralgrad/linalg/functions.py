@@ -1,5 +1,6 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,12 +14,13 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
 from spectralgrad.validation import as_square, is_number, is_transformed
 
-from .calculus import evaluate
+from .calculus import AtScale1, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_root
 from .scalars import CLAMPED, Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from .scaling import bounded
 from .solvers import Solver, decompose
 
 __all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
@@ -40,7 +42,8 @@ class Spectral:
         if tolerance is None and _in_kernel(V):
             return self._value_in_kernel(w, V), w, V
         y = self.scalar.evaluate(self.who, w, tolerance)
-        return matmul(V * y.unsqueeze(-2), V.mH), w, V
+        Y = matmul(V * y.unsqueeze(-2), V.mH)
+        return bounded(Y) if self.scalar.can_overflow else Y, w, V
 
     def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
         function = self.scalar.in_kernel()
@@ -50,6 +53,17 @@ class Spectral:
 
     def unchecked(self) -> "Spectral":
         return replace(self, scalar=replace(self.scalar, checked=False))
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        w, V = factors
+        if w.numel() == 0:
+            zero = torch.zeros(w.shape[:-1], device=w.device)
+            return AtScale1(self, factors, zero, zero)
+        unit = self.scalar.at_scale_1(w)
+        return AtScale1(replace(self, scalar=unit.scalar), (unit.eigenvalues, V), unit.first, unit.second)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return _in_kernel(factors[1])
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         w, V = factors
@@ -84,7 +98,7 @@ def with_pullback(
     scalar = scalar if tolerance is None else replace(scalar, checked=True)
     potential = Spectral(who, scalar, solver, start)
     value, w, V = potential.value(M, tolerance)
-    return Evaluated(value, partial(replace(potential, start=None).first, (w, V)), V)
+    return Evaluated(value, partial(first_derivative, replace(potential, start=None), (w, V)), V)
 
 
 def _in_kernel(V: Tensor) -> bool:
@@ -109,8 +123,8 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
 
 def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """The common body of the public functions below."""
-    require_floor(who, scalar)
     X, tolerance = as_square(who, M)
+    require_floor(who, scalar, X.dtype)
     choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
     if choice.way == "exact":
         scalar = scalar if tolerance is None else replace(scalar, checked=True)
@@ -122,12 +136,16 @@ def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver
     return Y if X is M else Y.to(M.dtype)
 
 
-def require_floor(who: str, scalar: Scalar) -> None:
-    """Raise unless the floor is None or a number that the function can be clamped to."""
-    if scalar.floor is not None and not (is_number(scalar.floor) and scalar.floor > scalar.lowest_floor):
-        raise OptionError(
-            f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {scalar.floor!r}."
-        )
+def require_floor(who: str, scalar: Scalar, dtype: torch.dtype) -> None:
+    """Raise unless the floor is None or a number of the dtype that the function can be clamped to."""
+    floor = scalar.floor
+    if floor is None:
+        return
+    if not (is_number(floor) and floor > scalar.lowest_floor):
+        raise OptionError(f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {floor!r}.")
+    rounded = float(torch.tensor(floor, dtype=dtype).real)
+    if not (math.isfinite(rounded) and rounded > scalar.lowest_floor):
+        raise OptionError(f"`{who}`: floor={floor!r} becomes {rounded} in {dtype}; take a number within its range.")
 
 
 def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None) -> Tensor:

@@ -16,13 +16,14 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_square, is_number, is_transformed, is_whole
 
-from .calculus import evaluate
+from .calculus import AtScale1, evaluate
 from .choices import AUTO, ByDeflation, ByPowerIteration, EigenSolver, Gradient, for_eigenpairs
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .rules import Rule
 from .rules.base import scale
 from .scalars import require_not_negative
+from .scaling import exponent, shifted
 from .solvers import Solver, decompose
 
 __all__ = ["projector"]
@@ -74,6 +75,14 @@ class _Projector:
 
     def unchecked(self) -> "_Projector":
         return self
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        w, V = factors
+        k = exponent(w, 1) if self.rule.scale_free else torch.zeros_like(exponent(w, 1))
+        return AtScale1(self, (shifted(w, -k), V), -k, -2 * k)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return False
 
     def _across(self, w: Tensor) -> tuple[Tensor, Tensor]:
         kept = self.cut.kept(w)

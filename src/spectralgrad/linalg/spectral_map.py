@@ -101,8 +101,8 @@ def spectral_map(
     if not callable(f):
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
     user = _User(floor, function=f)
-    require_floor("spectral_map", user)
     X, tolerance = as_square("spectral_map", M)
+    require_floor("spectral_map", user, X.dtype)
     choice = for_function("spectral_map", X, gradient, solver, user.root, floor)
     assert choice.way != "products"  # refused: f is no root
     Y = _exactly(X, user, choice.solver, tolerance) if choice.way == "exact" else _through_pairs(X, user, choice, tolerance)

@@ -21,8 +21,9 @@ from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import is_transformed, require_hermitian
 
-from ..calculus import evaluate
+from ..calculus import AtScale1, evaluate
 from ..precision import hermitian_part, matmul
+from ..scaling import cast, exponent, shifted
 from .iteration import (
     TAIL,
     UNCONVERGED,
@@ -185,6 +186,15 @@ class _Root:
     def unchecked(self) -> "_Root":
         return self
 
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        Y, Z = factors
+        k = exponent(Y)  # M is 2^(2 k) times a matrix of scale 1
+        orders = (-3, -5) if self.inverse else (-1, -3)
+        return AtScale1(self, (shifted(Y, -k), shifted(Z, k)), orders[0] * k, orders[1] * k)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return False
+
     def _solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         """X with Y X + X Y = E, for Hermitian E."""
         Y, Z = factors
@@ -230,7 +240,7 @@ def newton_root(
         eps = float(torch.finfo(M.dtype).eps) if eps is None else eps
         reach = _REACH_INVERSE if inverse else _REACH if wide == M.dtype else _REACH_WIDE
         root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower)
-        return evaluate(root, M.to(wide), tolerance).to(M.dtype)
+        return cast(evaluate(root, cast(M, wide), tolerance), M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
