@@ -106,7 +106,9 @@ class Function(Target):
         bound = (LEVEL + LIMIT * n) * ulp * F.abs().flatten(1).amax(1) * norm(G)
         yield gradient_check("gradient", X, outcome.gradient, expected, bound, sure)
         alone = sure & is_diagonal(X) & ((V == 0) | (V.abs() == 1)).flatten(1).all(1)
-        apart = (wide(outcome.gradient) - expected).abs() / (LEVEL * ulp * expected.abs() + smallest_normal(X.dtype))
+        P, sizes = V.abs(), wide(cotangent(Y, 0)).abs()  # sizes, since G_ij + G_ji may cancel
+        scale = P @ (F.abs() * (P.mT @ hermitian(sizes) @ P)) @ P.mT
+        apart = (wide(outcome.gradient) - expected).abs() / (LEVEL * ulp * scale + smallest_normal(X.dtype))
         worst = torch.where(alone, apart.flatten(1).amax(1), 0.0)
         yield Check("gradient of a diagonal matrix", worst.nan_to_num(nan=torch.inf), outcome.gradient, expected)
 

@@ -133,19 +133,20 @@ def _written(X: Tensor) -> str:
     return "[" + ",\n                   ".join(rows) + "]"
 
 
-def _comment(word: str, x: Tensor | None, place: int) -> list[str]:
+def _comment(word: str, x: Tensor | None) -> list[str]:
+    """One matrix of numbers, with the digits that may tell it from another."""
     if x is None:
         return []
-    text = str(x[place].detach().cpu()).splitlines()
-    return [f"# {word}: {line}" if i == 0 else f"#   {line}" for i, line in enumerate(text)]
+    rows = torch.atleast_2d(x[0].detach().cpu())
+    form = "{:.9g}" if x.dtype in (torch.float32, torch.complex64) else "{:.16g}"
+    return [f"# {word}: " + ", ".join(form.format(v) for v in row.tolist()) for row in rows]
 
 
-_CALL = """outputs = [y for y in (Y if isinstance(Y, tuple) else (Y,))]
-def weight(y, which):  # fixed numbers
+_CALL = """def weight(y, which):  # fixed numbers
     x = torch.arange(1, y[0].numel() + 1, dtype=torch.float64) + which
-    return (torch.complex(x.sin(), x.cos()) if y.is_complex() else x.sin()).to(y).reshape(y.shape[1:])[None]
-used = [(i, y) for i, y in enumerate(outputs) if y.requires_grad]
-(g,) = torch.autograd.grad([y for _, y in used], X, [weight(y, i) for i, y in used], create_graph=True)
+    return (torch.complex(x.sin(), x.cos()) if y.is_complex() else x.sin()).to(y).reshape(y.shape)
+Y = Y if isinstance(Y, tuple) else (Y,)
+(g,) = torch.autograd.grad(Y, X, [weight(y, i) for i, y in enumerate(Y)], create_graph=True)
 """
 
 
@@ -172,5 +173,5 @@ def snippet(failure: Failure, library: Any = spectralgrad, formatted: Callable[[
         check = again[0]
         if (message := getattr(check, "message", None)) is not None:
             lines.append(f"# came: {failure.check.removeprefix('raises ')}: {message}")
-        lines += _comment("came", check.got, 0) + _comment("expected", check.expected, 0)
+        lines += _comment("came", check.got) + _comment("expected", check.expected)
     return "\n".join(lines)

@@ -48,8 +48,10 @@ def spacing(dtype: torch.dtype, exponent: Tensor) -> Tensor:
 
 
 def norm(X: Tensor) -> Tensor:
-    """Frobenius norm (B,)."""
-    return X.abs().square().flatten(1).sum(1).sqrt() if X.numel() else X.abs().new_zeros(len(X))
+    """Frobenius norm (B,), whose squares do not overflow."""
+    size = X.abs().flatten(1).amax(1)
+    unit_size = torch.where((size > 0) & torch.isfinite(size), size, 1)
+    return (X.abs().flatten(1) / unit_size.unsqueeze(1)).square().sum(1).sqrt() * unit_size
 
 
 def ratio(error: Tensor, bound: Tensor) -> Tensor:

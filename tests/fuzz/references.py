@@ -1,4 +1,4 @@
-"""Gradients in double precision, given the eigenpairs or singular triplets that were found. Nothing here is the library's."""
+"""Gradients in double precision, given the eigenpairs or singular triplets found. Nothing here is the library's."""
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ def inverse_gaps(rule: str, w: Tensor, real: torch.dtype) -> tuple[Tensor, Tenso
     n = w.shape[-1]
     size = w.abs().amax(-1)[..., None, None]
     size = torch.where(size > 0, size, 1)
-    x = w / size[..., 0]
-    gap = x.unsqueeze(-2) - x.unsqueeze(-1)
+    gap = (w.unsqueeze(-2) - w.unsqueeze(-1)) / size  # subtracted first: that is exact where it matters
     zero = gap == 0
     if rule == "Exact":
         rounding = max(n, 16) * float(torch.finfo(real).eps)
@@ -66,7 +65,7 @@ def svd_pullback(U: Tensor, V: Tensor, D: Tensor, F: Tensor, inverse: Tensor, gU
 
 
 def map_pullback(U: Tensor, V: Tensor, H: Tensor, W: Tensor, outside: Tensor, G: Tensor) -> Tensor:
-    """Of U f(S) V^H: the Hermitian part of U^H G V times H = f[s_i, s_j], the skew one times W = f[s_i, -s_j], and f(s)/s."""
+    """Of U f(S) V^H: Hermitian part of U^H G V times H = f[s_i, s_j], skew part times W = f[s_i, -s_j]; outside f(s)/s."""
     P = U.mH @ G @ V
     result = U @ (H * (P + P.mH) / 2 + W * (P - P.mH) / 2) @ V.mH
     if U.shape[-2] > U.shape[-1]:
