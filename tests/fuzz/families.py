@@ -236,8 +236,8 @@ def _as(dtype: torch.dtype, A: Tensor, scale: float) -> Tensor:
     return torch.view_as_complex(parts) if A.is_complex() else parts
 
 
-def draw(seed: int, index: int, size: int = 400, kinds: tuple[str, ...] = tuple(KINDS)) -> Batch:
-    """Batch number ``index`` of the run with this seed."""
+def draw(seed: int, index: int, size: int = 400, kinds: tuple[str, ...] = tuple(KINDS), ordinary: bool = False) -> Batch:
+    """Batch number ``index`` of the run with this seed. ``ordinary``: of scale 1."""
     r = random.Random(f"{seed}/{index}")
     g = Generator().manual_seed(r.getrandbits(62))
     dtype = r.choice(DTYPES)
@@ -249,6 +249,6 @@ def draw(seed: int, index: int, size: int = 400, kinds: tuple[str, ...] = tuple(
         m, n = n, m
     B = max(1, min(size, _ENTRIES // (m * n)))
     family, A = _built(kind, m, n, B, g, r, dtype.is_complex)
-    word, scale = _scale(dtype, r)
+    word, scale = ("", 1.0) if ordinary else _scale(dtype, r)
     X = _as(dtype, A, scale)
     return Batch(family + word, kind, float(torch.finfo(dtype).max) if math.isinf(scale) else scale, X)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .differences import Exp, Log, Power, Scalar, Sine, loewner
 from .examine import MAY_RAISE, MUST_RAISE, WORKS, Check, Outcome
-from .numbers import LEVEL, LIMIT, cotangent, eps, hermitian, largest, norm, ratio, shifted, smallest_normal, unit, wide
+from .numbers import LEVEL, LIMIT, cotangent, eps, hermitian, largest, norm, shifted, smallest_normal, unit, wide
 from .targets import Target, comparable, gradient_check, representable
 
 _DOUBT = 4  # times n eps l_max: an eigenvalue may be off by this, so that on which side of a border it lies is not sure
@@ -37,18 +37,21 @@ class Function(Target):
 
     kinds: tuple[str, ...] = ("psd",)
     template: str = ""
-    scalar: Callable[[dict[str, Any]], Scalar] = lambda options: Scalar()
-    draw: Callable[[float, random.Random], dict[str, Any]] = lambda scale, r: {}
+    scalar: Scalar | Callable[[dict[str, Any]], Scalar] = field(default_factory=Scalar)  # or what makes it from the options
+    draw: Callable[[float, random.Random], dict[str, Any]] | None = None
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
-        return self.draw(scale, r)
+        return {} if self.draw is None else self.draw(scale, r)
+
+    def function(self, options: dict[str, Any]) -> Scalar:
+        return self.scalar if isinstance(self.scalar, Scalar) else self.scalar(options)
 
     def code(self, options: dict[str, Any]) -> str:
         return f"Y = {self.template.format(**options)}"
 
     def status(self, options: dict[str, Any], X: Tensor) -> Tensor:
         A, exponent = unit(X)
-        scalar, floor = self.scalar(options), options.get("floor")
+        scalar, floor = self.function(options), options.get("floor")
         x = torch.linalg.eigvalsh(A)
         w, off = shifted(x, exponent), doubt(X, x)
         top = x.abs().amax(-1)
@@ -75,7 +78,7 @@ class Function(Target):
     def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
         with torch.no_grad():
             w, V = (wide(x) for x in library.eigh(X))
-        scalar, floor = self.scalar(options), options.get("floor")
+        scalar, floor = self.function(options), options.get("floor")
         top, off = w.abs().amax(-1, keepdim=True), doubt(X, w)
         fits = representable(*unit(X), X.dtype)
         null, unsure = None, torch.zeros(len(X), dtype=torch.bool)
@@ -131,28 +134,36 @@ def _size(scale: float, r: random.Random) -> dict[str, Any]:
     return {"size": scale}
 
 
+def _order(scale: float, r: random.Random) -> dict[str, Any]:
+    return {"p": r.randint(1, 8)}
+
+
 def _with_floor(scale: float, r: random.Random) -> dict[str, Any]:
     return {"floor": _floor(scale, r)}
+
+
+def _alpha_with_floor(scale: float, r: random.Random) -> dict[str, Any]:
+    return _alpha(scale, r) | _with_floor(scale, r)
 
 
 _INVERSE_ROOT = Power("positive", -0.5)
 SINE = "lambda x: torch.sin(x / {size!r})"
 FUNCTIONS = [
-    Function("sqrtm", ("psd",), "sg.sqrtm(X)", lambda o: Power("not negative", 0.5)),
-    Function("sqrtm(floor)", ("psd",), "sg.sqrtm(X, floor={floor!r})", lambda o: Power("positive", 0.5), _with_floor),
-    Function("inv_sqrtm", ("psd",), "sg.inv_sqrtm(X)", lambda o: _INVERSE_ROOT),
-    Function("inv_sqrtm(floor)", ("psd",), "sg.inv_sqrtm(X, floor={floor!r})", lambda o: _INVERSE_ROOT, _with_floor),
+    Function("sqrtm", ("psd",), "sg.sqrtm(X)", Power("not negative", 0.5)),
+    Function("sqrtm(floor)", ("psd",), "sg.sqrtm(X, floor={floor!r})", Power("positive", 0.5), _with_floor),
+    Function("inv_sqrtm", ("psd",), "sg.inv_sqrtm(X)", _INVERSE_ROOT),
+    Function("inv_sqrtm(floor)", ("psd",), "sg.inv_sqrtm(X, floor={floor!r})", _INVERSE_ROOT, _with_floor),
     Function("powm", ("psd",), "sg.powm(X, {alpha!r})", _power, _alpha),
     Function(
         "powm(floor)",
         ("psd",),
         "sg.powm(X, {alpha!r}, floor={floor!r})",
         _power,
-        lambda scale, r: _alpha(scale, r) | _with_floor(scale, r),
+        _alpha_with_floor,
     ),
-    Function("logm", ("psd",), "sg.logm(X)", lambda o: Log("positive")),
-    Function("logm(floor)", ("psd", "hermitian"), "sg.logm(X, floor={floor!r})", lambda o: Log("positive"), _with_floor),
-    Function("expm", ("psd", "hermitian"), "sg.expm(X)", lambda o: Exp()),
+    Function("logm", ("psd",), "sg.logm(X)", Log("positive")),
+    Function("logm(floor)", ("psd", "hermitian"), "sg.logm(X, floor={floor!r})", Log("positive"), _with_floor),
+    Function("expm", ("psd", "hermitian"), "sg.expm(X)", Exp()),
     Function(
         "spectral_map",
         ("psd", "hermitian"),
@@ -165,6 +176,6 @@ FUNCTIONS = [
         ("psd",),
         "sg.inv_root(X, {p})",
         lambda o: Power("positive", -1 / o["p"]),
-        lambda scale, r: {"p": r.randint(1, 8)},
+        _order,
     ),
 ]

@@ -34,7 +34,7 @@ def shifted(x: Tensor, exponent: Tensor) -> Tensor:
 
 
 def unit(X: Tensor) -> tuple[Tensor, Tensor]:
-    """A (B, m, n) in double precision with largest part in [1/2, 1), and exponents (B,): X = A 2^exponent, without rounding."""
+    """A (B, m, n) in double precision, largest part in [1/2, 1), and exponents (B,): X = A 2^exponent, not rounded."""
     parts = torch.view_as_real(X) if X.is_complex() else X
     size = parts.detach().cpu().to(torch.float64).abs().flatten(1).amax(1)
     exponent = torch.frexp(size).exponent
@@ -65,7 +65,7 @@ def hermitian(X: Tensor) -> Tensor:
 
 
 def cotangent(y: Tensor, which: int) -> Tensor:
-    """The fixed weight of output number ``which``, (*shape of one matrix's output): sines, so that a snippet can write it."""
+    """The fixed weight of output number ``which``, in its shape: sines, so that a snippet can write it."""
     count = y[0].numel()
     flat = torch.arange(1, count + 1, dtype=torch.float64).add(which).sin()
     if y.is_complex():

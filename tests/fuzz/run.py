@@ -36,7 +36,8 @@ class Plan:
     only: str = ""
     device: str = "cpu"
     workers: int = 2
-    targets: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()  # by their full names, instead of ``only``
+    ordinary: bool = False  # scale 1 alone
 
     def chosen(self) -> list[Any]:
         names = self.targets or [target.name for target in TARGETS if self.only in target.name]
@@ -70,7 +71,7 @@ def batch(plan: Plan, index: int, library: Any = spectralgrad) -> Tally:
     """Batch number ``index``: drawn, given to some of the targets, judged."""
     targets, tally = plan.chosen(), Tally()
     kinds = tuple(kind for kind in families.KINDS if any(kind in target.kinds for target in targets))
-    drawn = families.draw(plan.seed, index, min(BATCH, plan.matrices), kinds)
+    drawn = families.draw(plan.seed, index, min(BATCH, plan.matrices), kinds, plan.ordinary)
     r = random.Random(f"{plan.seed}/{index}/targets")
     fitting = [target for target in targets if drawn.kind in target.kinds]
     X = drawn.X.to(plan.device)
@@ -159,5 +160,5 @@ class Run:
     def _progress(self, seconds: float, end: str = "") -> None:
         done, failed = self.tally.matrices, sum(self.tally.failed.values())
         rest = seconds * max(self.plan.matrices - done, 0) / max(done, 1)
-        line = f"\r{done:,} of {self.plan.matrices:,} matrices, {failed:,} failures, {seconds:.0f} s, about {rest:.0f} s left   "
-        print(line, end=end, file=sys.stderr, flush=True)
+        line = f"{done:,} of {self.plan.matrices:,} matrices, {failed:,} failures, {seconds:.0f} s, about {rest:.0f} s left"
+        print(f"\r{line}   ", end=end, file=sys.stderr, flush=True)
