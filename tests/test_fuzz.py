@@ -20,6 +20,8 @@ from fuzz.differences import Exp, Log, Power, Scalar, Sine
 from fuzz.examine import examine, module
 from fuzz.minimise import snippet
 from fuzz.run import Plan, Run, batch
+from fuzz.singular import SINGULAR
+from fuzz.targets import Target
 from support import cases
 
 SEEDS = (1, 2)
@@ -131,6 +133,57 @@ def test_divided_differences(scalar: Scalar, f: Callable[[Any], Any]) -> None:
                 exact = mpmath.diff(f, x) if a == b else (f(x) - f(y)) / (x - y)
                 got = float(scalar.difference(*torch.tensor([a, b], dtype=torch.float64)))
                 assert abs(got - float(exact)) <= 1e-14 * abs(float(exact))
+
+
+def generalized(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    inverse = torch.linalg.inv(torch.linalg.cholesky(B))
+    C = inverse @ A @ inverse.mH
+    w, V = sg.eigh((C + C.mH) / 2)
+    return w, inverse.mH @ V
+
+
+def by_torch(A: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    U, S, Vh = torch.linalg.svd(A, full_matrices=False)
+    return (U * f(S).unsqueeze(-2)) @ Vh
+
+
+TORCH = module(
+    eigvalsh=torch.linalg.eigvalsh,
+    svdvals=torch.linalg.svdvals,
+    singular_map=by_torch,
+    pinv=torch.linalg.pinv,
+    nuclear_norm=lambda A: torch.linalg.svdvals(A).sum(-1),
+    schatten_norm=lambda A, p: torch.linalg.vector_norm(torch.linalg.svdvals(A), p, -1),
+    logdet=lambda M: torch.linalg.eigvalsh(M).log().sum(-1),
+    generalized_eigh=generalized,
+)
+
+
+def one_percent(f: Callable[..., Any]) -> Callable[..., Any]:
+    """f with a gradient that is 1 % too large."""
+
+    def off(*args: Any) -> Any:
+        Y = f(*args)
+        return tuple(map(gradient_off, Y)) if isinstance(Y, tuple) else gradient_off(Y)
+
+    return off
+
+
+OFF = module(**{target.name: one_percent(getattr(TORCH, target.name)) for target in SINGULAR})
+
+
+@pytest.mark.parametrize("target", SINGULAR, ids=lambda target: target.name)
+@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (2, 4)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+def test_references_agree_with_torch(target: Target, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """Where torch is right: singular values apart."""
+    X = cases.with_spectrum(cases.separated(5), 6, dtype=dtype)[:, : shape[0], : shape[1]]
+    if "psd" in target.kinds:
+        X = cases.with_spectrum(cases.separated(shape[0]), 6, dtype=dtype)
+    findings = examine(target, target.options(X, 1.0, random.Random(1)), X.contiguous(), TORCH)
+    assert [(name, size) for name, _, size, *_ in findings.failures()] == []
+    wrong = examine(target, target.options(X, 1.0, random.Random(1)), X.contiguous(), OFF)  # negative control
+    assert "gradient" in {name for name, *_ in wrong.failures()}
 
 
 def test_families_are_finite_and_hermitian_and_follow_from_the_seed() -> None:

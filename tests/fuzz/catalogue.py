@@ -3,6 +3,7 @@
 import spectralgrad
 
 from .functions import FUNCTIONS
+from .singular import SINGULAR
 from .targets import Eigh, Polar, Projector, Svd, Target
 
 _BY_SVD = "U, S, Vh = sg.svd(X{})\nY = U @ Vh"
@@ -12,7 +13,6 @@ _ALL: list[Target] = [
     Eigh("eigh(Lapack)", arguments=", solver=sg.Lapack()"),
     Eigh("eigh(Jacobi)", arguments=", solver=sg.Jacobi()"),
     Eigh("eigh(SVD)", arguments=", solver=sg.SVD()"),
-    Eigh("eigvalsh", vectors=False),
     Svd("svd"),
     Svd("svd(Exact)", arguments=", gradient=sg.Exact()", rule="Exact"),
     Polar("svd: U @ Vh", lines=_BY_SVD.format(""), rule="Lorentzian"),
@@ -20,6 +20,7 @@ _ALL: list[Target] = [
     Polar("polar"),
     Projector("projector"),
     *FUNCTIONS,
+    *SINGULAR,
 ]
 
 
