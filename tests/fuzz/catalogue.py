@@ -4,7 +4,7 @@ import spectralgrad
 
 from .functions import FUNCTIONS
 from .singular import SINGULAR
-from .targets import Eigh, Polar, Projector, Svd, Target
+from .targets import Eigh, Factors, Polar, Projector, Svd, Target
 
 _BY_SVD = "U, S, Vh = sg.svd(X{})\nY = U @ Vh"
 _ALL: list[Target] = [
@@ -15,6 +15,8 @@ _ALL: list[Target] = [
     Eigh("eigh(SVD)", arguments=", solver=sg.SVD()"),
     Svd("svd"),
     Svd("svd(Exact)", arguments=", gradient=sg.Exact()", rule="Exact"),
+    Factors("svd: U, S, Vh"),
+    Factors("svd(Exact): U, S, Vh", arguments=", gradient=sg.Exact()"),
     Polar("svd: U @ Vh", lines=_BY_SVD.format(""), rule="Lorentzian"),
     Polar("svd(Exact): U @ Vh", lines=_BY_SVD.format(", gradient=sg.Exact()"), rule="Exact"),
     Polar("polar"),

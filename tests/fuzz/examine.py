@@ -113,7 +113,7 @@ def _raised(error: Exception, where: Tensor) -> tuple[Tensor, Check]:
 def _judged(target: Any, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
     yield _finite("value is finite", outcome.outputs)
     yield _finite("gradient is finite", (outcome.gradient,))
-    if outcome.second is not None:
+    if outcome.second is not None and target.alone:
         yield _finite("second derivative is finite", (outcome.second,))
     yield from target.judge(options, X, outcome, library)
 

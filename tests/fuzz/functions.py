@@ -38,10 +38,10 @@ class Function(Target):
     kinds: tuple[str, ...] = ("psd",)
     template: str = ""
     scalar: Scalar | Callable[[dict[str, Any]], Scalar] = field(default_factory=Scalar)  # or what makes it from the options
-    draw: Callable[[float, random.Random], dict[str, Any]] | None = None
+    draw: Callable[[float, random.Random, float], dict[str, Any]] | None = None
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
-        return {} if self.draw is None else self.draw(scale, r)
+        return {} if self.draw is None else self.draw(scale, r, smallest_normal(X.dtype))
 
     def function(self, options: dict[str, Any]) -> Scalar:
         return self.scalar if isinstance(self.scalar, Scalar) else self.scalar(options)
@@ -116,12 +116,10 @@ class Function(Target):
         yield Check("gradient of a diagonal matrix", worst.nan_to_num(nan=torch.inf), outcome.gradient, expected)
 
 
-def _floor(scale: float, r: random.Random) -> float:
-    relative = r.random() < 0.5
-    return float(f"{r.choice(_FLOORS) * (scale if relative else 1):.3g}") or 1e-300
+# Options by the scale of the matrices and the smallest normal number.
 
 
-def _alpha(scale: float, r: random.Random) -> dict[str, Any]:
+def _alpha(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
     return {"alpha": r.choice(_ALPHAS) if r.random() < 0.5 else round(r.uniform(-3, 3), 2)}
 
 
@@ -130,20 +128,22 @@ def _power(options: dict[str, Any]) -> Scalar:
     return Power("positive" if alpha < 0 else "not negative", alpha)
 
 
-def _size(scale: float, r: random.Random) -> dict[str, Any]:
-    return {"size": scale}
+def size_of(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
+    """Not so small that 1/size^2, a derivative of the user's own function, overflows float64."""
+    return {"size": max(scale, 1e-150)}
 
 
-def _order(scale: float, r: random.Random) -> dict[str, Any]:
+def _order(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
     return {"p": r.randint(1, 8)}
 
 
-def _with_floor(scale: float, r: random.Random) -> dict[str, Any]:
-    return {"floor": _floor(scale, r)}
+def _with_floor(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
+    relative = r.random() < 0.5
+    return {"floor": float(f"{max(r.choice(_FLOORS) * (scale if relative else 1), 2 * tiny):.3g}")}
 
 
-def _alpha_with_floor(scale: float, r: random.Random) -> dict[str, Any]:
-    return _alpha(scale, r) | _with_floor(scale, r)
+def _alpha_with_floor(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
+    return _alpha(scale, r, tiny) | _with_floor(scale, r, tiny)
 
 
 _INVERSE_ROOT = Power("positive", -0.5)
@@ -169,7 +169,7 @@ FUNCTIONS = [
         ("psd", "hermitian"),
         f"sg.spectral_map(X, {SINE})",
         lambda o: Sine(size=o["size"]),
-        _size,
+        size_of,
     ),
     Function(
         "inv_root",

@@ -11,7 +11,7 @@ from torch import Tensor
 from . import references as ref
 from .differences import Log, Sine
 from .examine import MAY_RAISE, WORKS, Check, Outcome
-from .functions import SINE, Function
+from .functions import SINE, Function, size_of
 from .numbers import LEVEL, LIMIT, cotangent, eps, largest, norm, ratio, shifted, spacing, unit, wide
 from .targets import Eigh, Target, comparable, gradient_check, real, representable, separated, triplets
 
@@ -57,7 +57,7 @@ class SingularMap(Target):
     inverse: bool = False
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
-        return {} if self.inverse else {"size": scale}
+        return {} if self.inverse else size_of(scale, r, 0.0)
 
     def code(self, options: dict[str, Any]) -> str:
         return "Y = sg.pinv(X)" if self.inverse else f"Y = sg.singular_map(X, {SINE.format(**options)})"

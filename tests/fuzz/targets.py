@@ -44,6 +44,8 @@ class Target:
 
     name: str
     kinds: tuple[str, ...] = ("psd", "hermitian")
+    # Y is what the library returned. Else operations of torch stand between, in which a second derivative may overflow.
+    alone = True
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
         return {}
@@ -137,6 +139,7 @@ class Svd(Target):
     kinds: tuple[str, ...] = ("general",)
     arguments: str = ""
     rule: str = "Lorentzian"
+    alone = False
 
     def code(self, options: dict[str, Any]) -> str:
         return (
@@ -180,12 +183,30 @@ class Svd(Target):
 
 
 @dataclass(frozen=True)
+class Factors(Target):
+    """U, S and Vh as they are, with weights that depend on phases: they and two derivatives are finite."""
+
+    kinds: tuple[str, ...] = ("general",)
+    arguments: str = ""
+
+    def code(self, options: dict[str, Any]) -> str:
+        return f"Y = tuple(sg.svd(X{self.arguments}))"
+
+    def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
+        return iter(())
+
+
+@dataclass(frozen=True)
 class Polar(Target):
     """The polar factor, by itself or as U @ Vh of `svd`: no gap counts, only sums of singular values."""
 
     kinds: tuple[str, ...] = ("general",)
     lines: str = "Y = sg.polar(X)"
     rule: str | None = None  # of the svd it goes through, whose gaps must cancel to rounding
+
+    @property
+    def alone(self) -> bool:  # type: ignore[override]
+        return self.rule is None
 
     def code(self, options: dict[str, Any]) -> str:
         return self.lines
