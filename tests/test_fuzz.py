@@ -1,6 +1,7 @@
 """The fuzz itself: it finds planted faults and makes them small, its references are right, and a little of it runs."""
 
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -237,6 +238,19 @@ def test_options() -> None:
 def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["seed=3", "matrices=50", "only=expm", "workers=0"]) == 0
     assert "SEED=3" in capsys.readouterr().out
+
+
+def test_an_interruption_ends_cleanly() -> None:
+    """With what was found so far, and the exit code of an interruption."""
+    words = [sys.executable, "-m", "fuzz", "seed=3", "only=expm", "workers=1"]
+    with subprocess.Popen(words, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        process.stderr.read(20)  # the first line of progress
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert b"target" in out
+    assert b"SEED=3: " in out
 
 
 def test_as_a_command_with_a_worker() -> None:

@@ -62,7 +62,7 @@ def _smaller(X: Tensor, symmetric: bool) -> Iterator[Tensor]:
         yield X[:, :, [k for k in range(n) if k != j]]
     exponent = int(unit(X)[1])
     if exponent not in (0, 1):
-        plain = unit(X)[0].to(X.dtype)
+        plain = unit(X)[0].to(X.dtype).to(X.device)
         for candidate in (plain, plain * 10.0 ** round(exponent * math.log10(2))):
             if torch.isfinite(candidate).all() and not torch.equal(candidate, X):
                 yield candidate
