@@ -15,6 +15,7 @@ from .targets import Target, comparable, gradient_check, representable
 
 _DOUBT = 4  # times n eps l_max: an eigenvalue may be off by this, so that on which side of a border it lies is not sure
 _SINGULAR = 0.25  # times eps l_max: an eigenvalue below this is zero to anyone
+_NEGATIVE = 400.0  # times n eps l_max: an eigenvalue below minus this is negative to anyone
 _ALPHAS = (-3.0, -2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0)
 _FLOORS = (1e-3, 1e-5, 1e-10)
 
@@ -62,6 +63,7 @@ class Function(Target):
             status[x[:, 0] <= _SINGULAR * eps(X.dtype) * top - off[:, 0]] = MUST_RAISE
         if floor is None and scalar.domain == "not negative":
             status[x[:, 0] < -3 * X.shape[-1] * eps(X.dtype) * top] = MAY_RAISE
+            status[x[:, 0] < -_NEGATIVE * X.shape[-1] * eps(X.dtype) * top] = MUST_RAISE
         low, high = (self._size(scalar, floor, w + sign * shifted(off, exponent)) for sign in (-1, 1))
         limit = largest(X.dtype)
         status[torch.maximum(low, high) > limit / 4] = MAY_RAISE
@@ -149,9 +151,9 @@ def _alpha_with_floor(scale: float, r: random.Random, tiny: float) -> dict[str, 
 _INVERSE_ROOT = Power("positive", -0.5)
 SINE = "lambda x: torch.sin(x / {size!r})"
 FUNCTIONS = [
-    Function("sqrtm", ("psd",), "sg.sqrtm(X)", Power("not negative", 0.5)),
+    Function("sqrtm", ("psd", "hermitian"), "sg.sqrtm(X)", Power("not negative", 0.5)),
     Function("sqrtm(floor)", ("psd",), "sg.sqrtm(X, floor={floor!r})", Power("positive", 0.5), _with_floor),
-    Function("inv_sqrtm", ("psd",), "sg.inv_sqrtm(X)", _INVERSE_ROOT),
+    Function("inv_sqrtm", ("psd", "hermitian"), "sg.inv_sqrtm(X)", _INVERSE_ROOT),
     Function("inv_sqrtm(floor)", ("psd",), "sg.inv_sqrtm(X, floor={floor!r})", _INVERSE_ROOT, _with_floor),
     Function("powm", ("psd",), "sg.powm(X, {alpha!r})", _power, _alpha),
     Function(

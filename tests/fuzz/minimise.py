@@ -15,7 +15,7 @@ from .catalogue import by_name
 from .examine import SECOND, Check, examine
 from .numbers import unit
 
-_SECONDS = 8.0  # for one failure
+_SECONDS = 5.0  # for one failure
 _DIGITS = 17  # that tell every float64 from its neighbours
 
 

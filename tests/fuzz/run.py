@@ -22,7 +22,7 @@ from .minimise import Failure, minimised, snippet
 BATCH = 400
 PER_MATRIX = 2  # targets that each batch goes to
 _KEPT = 2  # failing matrices of one batch that are kept, for each target and promise
-_SNIPPETS = 60  # distinct failures that are minimised
+_SNIPPETS = 40  # distinct failures that are minimised
 _AHEAD = 4  # batches waiting for each worker
 _EVERY = 2.0  # seconds between two lines of progress
 
