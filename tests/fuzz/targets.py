@@ -217,7 +217,7 @@ class Polar(Target):
         tall = X.shape[-2] >= X.shape[-1]
         yield orthogonality("orthogonality", Q if tall else Q.mH)
         H = wide(Q).mH @ A if tall else A @ wide(Q).mH
-        bound = LIMIT * max(X.shape[-2:]) * eps(X.dtype) * torch.linalg.matrix_norm(A, 1)
+        bound = 4 * LIMIT * max(X.shape[-2:]) * eps(X.dtype) * torch.linalg.matrix_norm(A, 1)  # residual, U, V, both sides
         yield Check("Q^H A is Hermitian", ratio(torch.linalg.matrix_norm(H - H.mH, 1), bound), Q)
         U, S, V = triplets(X, library, straight=tall or self.rule is not None)
         F, inverse, doubt = ref.inverse_sums(S, real(X.dtype), max(X.shape[-2:]))
