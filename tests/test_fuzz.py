@@ -215,16 +215,6 @@ def test_smoke(seed: int) -> None:
     assert table.report(run.tally, run.snippets).count("\n") == len(HOLDS)
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("seed", SEEDS)
-def test_on_cuda(seed: int) -> None:
-    """The same families on a GPU."""
-    plan = Plan(seed=seed, matrices=20_000, device="cuda", workers=0)
-    run = Run(plan)
-    run.go()
-    assert not run.tally.failed, table.report(run.tally, run.snippets)
-
-
 def test_options() -> None:
     assert parsed(["seed=7", "matrices=1e3", "only=", "device=", "workers=1"]) == Plan(7, 1000, workers=1)
     assert parsed([]).seed != parsed([]).seed
