@@ -1,7 +1,6 @@
 """Roots by products as a GPU computes them, on the CPU: a fixed schedule, no look at a value, products counted."""
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -20,19 +19,6 @@ from support.roots import ROOTS, each_root, errors, value_and_gradient
 
 Root = Callable[..., Tensor]
 NEWTON = sg.NewtonSchulz()
-
-
-@pytest.fixture
-def unwatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What holds on CUDA: the host may not look, and nothing is checked."""
-    for name in ("iteration", "lyapunov", "roots", "polar"):
-        monkeypatch.setattr(
-            importlib.import_module(f"spectralgrad.linalg.products.{name}"), "host_may_look", lambda _: False
-        )
-    sg.reset_counts()
-    with sg.checks(False):
-        yield
-    sg.reset_counts()
 
 
 def condition_1e5(n: int) -> Tensor:
@@ -167,6 +153,7 @@ def test_lyapunov(condition: float, skew: bool) -> None:
         pytest.param(sg.inv_sqrtm, torch.float32, 30, 34, id="inv_sqrtm float32"),
         pytest.param(sg.sqrtm, torch.float32, 30, 31, id="sqrtm float32"),
         pytest.param(sg.inv_sqrtm, torch.float64, 62, 63, id="inv_sqrtm float64"),
+        pytest.param(sg.sqrtm, torch.float64, 114, 57, id="sqrtm float64, corrected"),
     ],
 )
 def test_number_of_products(root: Root, dtype: torch.dtype, forward: int, backward: int, unwatched: None) -> None:
