@@ -26,6 +26,7 @@ EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=
     "expm": sg.expm,
     "spectral_map": lambda M, **options: sg.spectral_map(M, torch.atan, **options),
     "projector": lambda M, **options: sg.projector(M, **{"rank": 1, **options}),
+    "projector(smallest)": lambda M, **options: sg.projector(M, **{"rank": 1, "smallest": True, **options}),
     "projector(energy)": lambda M, **options: sg.projector(M, energy=0.8, **options),
 }
 FLOORED = ("sqrtm", "inv_sqrtm", "powm", "inv_root", "logm", "expm", "spectral_map")
@@ -225,6 +226,7 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ("NewtonSchulz", sg.NewtonSchulz, "tol", (0, 1, -0.1, NAN, "tight"), "tol must lie in (0, 1)"),
     ("NewtonSchulz", sg.NewtonSchulz, "steps", (0, -1, 1.5, "five", True), "steps must be a whole number >= 1"),
     ("projector", partial(sg.projector, positive()), "rank", (0, 4, -1, True, 1.5, "all"), "a whole number from 1 to 3"),
+    ("projector", partial(sg.projector, positive(), rank=1), "smallest", (1, "yes", None, 0), "must be True or False"),
     ("projector", partial(sg.projector, positive()), "energy", (0, -0.5, 1.1, NAN, "most"), "energy must lie in (0, 1]"),
     ("powm", partial(sg.powm, positive()), "alpha", (NAN, INF, torch.tensor(0.5), "half", True, None, 1j), "finite number"),
     ("inv_root", partial(sg.inv_root, positive()), "p", (0, -2, 2.0, NAN, "two", True, None), "a whole number >= 1"),
@@ -257,6 +259,12 @@ def test_bad_option(name: str, function: Call, option: str, value: Any, fragment
 def test_rank_or_energy() -> None:
     for options in ({}, {"rank": 1, "energy": 0.5}):
         assert "either rank= or energy=" in refuses(OptionError, "projector", sg.projector, positive(), **options)
+
+
+def test_energy_of_the_smallest() -> None:
+    message = refuses(OptionError, "projector", sg.projector, positive(), energy=0.5, smallest=True)
+    assert "counted from the largest" in message
+    assert "subtract it from the identity" in message
 
 
 def test_samples_that_do_not_suffice() -> None:
@@ -431,7 +439,7 @@ def test_sizes_zero_and_one(name: str, function: Call) -> None:
     if short in scalar and "steps" not in name:
         torch.testing.assert_close(out[0].flatten().abs(), torch.full((2,), float(scalar[short]), dtype=torch.float64))
     assert gradient.isfinite().all()
-    if name == "projector":
+    if name in ("projector", "projector(smallest)"):
         refuses(OptionError, name, function, torch.zeros(0, 0))  # no rank fits
     elif name != "covariance":  # which has no samples then
         for shape in ((0, 0), (2, 0, 0)):
