@@ -207,6 +207,16 @@ def test_a_fixed_schedule_is_as_good(condition: float, n: int, unwatched: None) 
     assert not sg.counts()
 
 
+@pytest.mark.parametrize("spectrum", [decades, two_ties], ids=lambda f: f.__name__)
+def test_large_matrices_are_reached_too(spectrum: Callable[[int, float], Tensor], unwatched: None) -> None:
+    """Simple norms exceed the largest eigenvalue by n^(1/2): a fixed schedule would leave the smallest ones behind."""
+    M = cases.with_spectrum(spectrum(400, 2e6), dtype=torch.float32)
+    weight = cases.random(400, 400, seed=9)
+    want, got = found(M.double(), weight, 2, sg.Lapack()), found(M, weight.float(), 2, NEWTON)
+    assert cases.relative_error(got[0], want[0]) < cases.eps(torch.float32)
+    assert cases.relative_error(got[1], want[1]) < 4 * cases.eps(torch.float32)
+
+
 def test_without_float64_it_is_as_good_as_float32_eigenvectors(unwatched: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(roots, "product_dtype", lambda x: x.dtype)
     M = cases.with_spectrum(decades(64, 1e4), dtype=torch.float32)

@@ -11,7 +11,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.linalg.choices import roots_by_products
 from spectralgrad.linalg.products import roots
-from spectralgrad.linalg.products.iteration import norm_bound, product_dtype
+from spectralgrad.linalg.products.iteration import hermitian_norm_bound, norm_bound, product_dtype
 from spectralgrad.linalg.products.lyapunov import lyapunov
 from support import cases
 from support.products import Products
@@ -184,6 +184,18 @@ def test_norm_bound_is_a_bound() -> None:
     assert norm_bound(torch.eye(9)) == 1  # where the Frobenius norm is 3
     assert norm_bound(torch.zeros(2, 2)).item() == 0.5  # 1 times the least that it is taken for
     assert norm_bound(torch.full((2, 2), 1e30)).isfinite().all()
+
+
+def test_large_hermitian_matrices_have_a_nearer_norm() -> None:
+    w = torch.ones(300, dtype=torch.float64)
+    w[:150] = 1e-3
+    large, small = cases.with_spectrum(w, 2), cases.random_covariance(5, 2)
+    near = hermitian_norm_bound(large)[..., 0, 0]
+    assert (near >= torch.linalg.matrix_norm(large, 2) * (1 - 1e-14)).all()
+    assert (near < 0.6 * norm_bound(large)[..., 0, 0]).all()
+    assert torch.equal(hermitian_norm_bound(small), norm_bound(small))
+    assert hermitian_norm_bound(torch.zeros(300, 300)).item() > 0
+    assert hermitian_norm_bound(torch.full((300, 300), 1e30)).isfinite().all()
 
 
 def test_where_roots_go_by_products(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,9 @@ from .iteration import (
     by_levels,
     even_part,
     finest,
+    hermitian_norm_bound,
     host_may_look,
     identity_like,
-    norm_bound,
     product_dtype,
 )
 from .lyapunov import lyapunov
@@ -156,7 +156,7 @@ class _Root:
             return H, H.clone(), H.clone()
         if tolerance is not None:
             require_hermitian(self.who, M, H, tolerance)
-        norm = norm_bound(H)
+        norm = hermitian_norm_bound(H)
         A = H / norm
         Y, Z = _coupled(A, self.lower, self._accuracy(A), self.solver.tolerance(A, self.eps))
         if self.refine:
