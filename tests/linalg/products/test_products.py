@@ -144,6 +144,18 @@ def test_lyapunov(condition: float, skew: bool) -> None:
     assert condition == 1 or rough > 1e-12
 
 
+def test_lyapunov_reaches_the_smallest_eigenvalues_of_large_matrices(unwatched: None) -> None:
+    """With a fixed schedule for the condition number that it has: |B|_F would be too far above the largest eigenvalue."""
+    n, condition = 512, 2e3
+    y = torch.logspace(0, -float(torch.tensor(condition).log10()), n, dtype=torch.float64)
+    V = cases.rotation(n)
+    E = cases.random(n, n, seed=1)
+    E = E + E.mT
+    want = V @ ((V.mT @ E @ V) / (y[:, None] + y)) @ V.mT
+    got = lyapunov((V * y) @ V.mT, (V / y) @ V.mT, E, 1 / condition, 1e-8, False)
+    assert cases.relative_error(got, want) < 1e-7
+
+
 # Products, and where they are taken.
 
 
