@@ -25,6 +25,7 @@ PUBLIC: dict[str, Callable[[Tensor], Tensor]] = {
     "svd": lambda M: (lambda U, S, Vh: compose(S, U, Vh))(*sg.svd(M[..., :-1])),
     "polar(tall)": lambda M: sg.polar(M[..., :-1]),
     "projector(rank)": lambda M: sg.projector(M, rank=2),
+    "projector(smallest)": lambda M: sg.projector(M, rank=2, smallest=True),
     "projector(energy)": lambda M: sg.projector(M, energy=0.8),
     "covariance": lambda M: sg.covariance(M),
     "moments": lambda M: sg.merge_moments([sg.moments(M), sg.moments(M[..., :-1])]).covariance(),

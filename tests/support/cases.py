@@ -78,6 +78,9 @@ FUNCTIONS: dict[str, Function] = {
     "inv_sqrtm(floor)": lambda M: sg.inv_sqrtm(M, floor=1.4142),
     "sqrtm(NewtonSchulz)": lambda M: sg.sqrtm(M, solver=sg.NewtonSchulz()),
     "inv_sqrtm(NewtonSchulz)": lambda M: sg.inv_sqrtm(M, solver=sg.NewtonSchulz()),
+    "inv_root(3)": lambda M: sg.inv_root(M, 3),
+    "inv_root(4)": lambda M: sg.inv_root(M, 4),
+    "inv_root(4, NewtonSchulz)": lambda M: sg.inv_root(M, 4, solver=sg.NewtonSchulz()),
     "polar": sg.polar,
     "polar(NewtonSchulz)": lambda M: sg.polar(M, solver=sg.NewtonSchulz()),
 }

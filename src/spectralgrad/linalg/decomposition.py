@@ -140,7 +140,8 @@ def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: S
         return decomposition.pullback(factors, cotangents)
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or in_transform():
         return _pull_scaled(decomposition, factors, cotangents)
-    return _Pull.apply(decomposition, len(factors), *factors, *cotangents)  # type: ignore[no-any-return]
+    pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
+    return pulled
 
 
 class _Pull(Function):
@@ -213,10 +214,10 @@ class _Factors(Function):  # twice, for torch.compile and for the rest: see calc
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(g is None for g in grads):
-            return (None,) * (2 + ctx.count)
-        pulled: tuple[Tensor, ...] = _pull(ctx.decomposition, ctx.saved_tensors, grads)
-        return (None, None, *pulled)
+        nothing: tuple[Tensor | None, ...] = (None,) * (2 + ctx.count)
+        return (
+            nothing if all(g is None for g in grads) else (None, None, *_pull(ctx.decomposition, ctx.saved_tensors, grads))
+        )
 
 
 class _FactorsFunc(_Factors):

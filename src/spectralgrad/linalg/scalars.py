@@ -30,7 +30,7 @@ _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less tha
 _HALF = 0.5  # for b in (a/2, a] the difference a - b is exact (Sterbenz)
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
 CLAMPED = "clamped_eigenvalue"  # the name of its count
-Root = Literal["sqrt", "inverse sqrt"]
+Root = Literal["sqrt", "inverse sqrt", "inverse fourth root"]
 _FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
 
 
@@ -373,6 +373,15 @@ class Power(Scalar):
 
     def curvature(self, x: Tensor) -> Tensor:
         return self.alpha * (self.alpha - 1) * x.pow(self.alpha - 2)
+
+
+@dataclass(frozen=True)
+class InverseFourthRoot(Power):
+    """x^(-1/4): the power that matrix products can compute too."""
+
+    alpha: float = -0.25
+
+    root = "inverse fourth root"
 
 
 @dataclass(frozen=True)

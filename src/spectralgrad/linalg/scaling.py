@@ -31,13 +31,16 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
 
 
 def shifted(x: Tensor, k: Tensor) -> Tensor:
-    """x 2^k, cut to the largest number; ``k`` (*B,) is whole and a constant to autograd."""
+    """x 2^k, cut to the largest number; ``k`` (*B,) is whole and a constant to autograd.
+
+    Nothing is repaired: where x itself is NaN or Inf, so that x - x is not 0, the result is NaN.
+    """
     if x.is_complex():
         return torch.view_as_complex(shifted(torch.view_as_real(x.resolve_conj()), k))
     limit = int(math.log2(largest_number(x)))
     k = k.reshape(*k.shape, *(1,) * (x.ndim - k.ndim)).clamp(-2 * limit, 2 * limit)
     half = torch.div(k, 2, rounding_mode="floor")  # in two steps: 2^k itself may be out of range
-    return bounded(x * torch.exp2(half.to(x.dtype)) * torch.exp2((k - half).to(x.dtype)))
+    return bounded(x * torch.exp2(half.to(x.dtype)) * torch.exp2((k - half).to(x.dtype))) + (x - x)
 
 
 def scaled_back(x: Tensor, q: Tensor) -> Tensor:
@@ -66,7 +69,7 @@ class _Cast(Function):
         if x.is_complex():
             return torch.view_as_complex(_Cast.forward(torch.view_as_real(x.resolve_conj()), dtype.to_real()))
         largest = min(largest_number(x), torch.finfo(dtype).max)
-        return x.clamp(-largest, largest).to(dtype)
+        return (x.clamp(-largest, largest) + (x - x)).to(dtype)  # NaN and Inf become NaN, as in `shifted`
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
