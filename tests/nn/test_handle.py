@@ -86,7 +86,7 @@ def test_the_state_is_the_layers_alone(make: Make) -> None:
     assert not list(layer.as_batch_norm.parameters()) + list(layer.as_batch_norm.buffers())
     assert "BatchNormHandle" not in repr(nn.Sequential(layer))
     assert not isinstance(layer, _BatchNorm)
-    plain = {name: value for name, value in layer.state_dict().items()}  # without versions
+    plain = dict(layer.state_dict())  # without versions
     assert make().load_state_dict(plain) == ([], [])
     assert make().load_state_dict(layer.state_dict(), assign=True) == ([], [])
 
@@ -104,7 +104,7 @@ def test_the_handle_stands_for_its_own_layer(make: Make) -> None:
         assert handle.training
         handle.momentum = 0.25
         assert twin.momentum == 0.25
-        with pytest.raises(OptionError, match="only stands for it. Call the layer"):
+        with pytest.raises(OptionError, match=r"only stands for it. Call the layer"):
             handle(images())
 
 
@@ -141,9 +141,9 @@ def test_convert_sync_batchnorm_gives_the_process_group(make: Make, world: Any) 
 
 def test_convert_sync_batchnorm_without_ranks_is_an_error() -> None:
     layer = EVERY["zca"]()
-    with pytest.raises(OptionError, match="torch.distributed is not initialised. Call torch.distributed.init_process_group"):
+    with pytest.raises(OptionError, match=r"is not initialised. Call torch.distributed.init_process_group"):
         nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(layer))
-    with pytest.raises(OptionError, match="process_group must be a torch.distributed.ProcessGroup"):
+    with pytest.raises(OptionError, match=r"process_group must be a torch.distributed.ProcessGroup"):
         nn.SyncBatchNorm.convert_sync_batchnorm(layer, "all")
     assert layer.process_group is None
     assert isinstance(layer.as_batch_norm, BatchNormHandle)
