@@ -1,6 +1,7 @@
 """`functional.whiten` is `DecorrelatedBatchNorm` in training without its state."""
 
 import copy
+import importlib
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, De
 from spectralgrad.nn.functional import whiten
 from support import cases
 from support.features import images, rows
+from support.routes import one_node
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -102,6 +104,32 @@ def test_tied_and_singular_covariances(name: str) -> None:
     for x in (tied, repeated, torch.ones(4, 6, dtype=torch.float64)):
         x = x.requires_grad_()
         assert torch.autograd.gradcheck(lambda x: whiten(x, eps=1e-2, **OPTIONS[name]), x, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["groups", "pca", "rule"])
+def test_in_one_node_as_on_cuda(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way past the kernels, with their plain twins."""
+    functional = importlib.import_module("spectralgrad.nn.functional")
+    x = images()
+    f = lambda x: whiten(x, WEIGHT, BIAS, **OPTIONS[name])  # noqa: E731
+    want = value_and_gradient(f, x)
+    monkeypatch.setattr(functional, "route_of", one_node)
+    torch.testing.assert_close(value_and_gradient(f, x), want)
+    assert type(f(x.requires_grad_()).grad_fn).__name__ == "_NormalizeBackward"
+
+
+@pytest.mark.cuda
+def test_on_cuda() -> None:
+    """A step in kernels from end to end, value and gradient as in float64 on the CPU."""
+    x = images(n=64, dtype=torch.float32)
+    layer = DecorrelatedBatchNorm2d(6, group_size=3, affine=False).cuda()
+    f = lambda x: whiten(x, group_size=3)  # noqa: E731
+    got = value_and_gradient(f, x.cuda())
+    for a, b in zip(got, value_and_gradient(layer, x.cuda()), strict=True):
+        assert torch.equal(a, b)
+    for a, b in zip(got, value_and_gradient(f, x.double()), strict=True):
+        assert (a.cpu().double() - b).abs().max() < 1e-4 * b.abs().max()
+    assert type(f(x.cuda().requires_grad_()).grad_fn).__name__ == "_WhitenBackward"
 
 
 def test_transforms() -> None:
