@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu lint bench clean
+.PHONY: demo test test-all test-gpu fuzz lint bench clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -20,6 +20,12 @@ test-all: .make/test lint
 test-gpu:
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/lab/src:$(CURDIR)/tests:$(CURDIR)/lab/tests:$$PYTHONPATH" \
 		$(PYTHON) -m pytest -p support.gpu_record -m cuda tests lab/tests $(if $(RECORD),--record "$(RECORD)")
+
+# Hostile matrices, 10^6 unless MATRICES= says otherwise; SEED= repeats a run, ONLY= a target, DEVICE=cuda on a GPU, where nothing
+# is installed. Exit code 1 if a promise was broken: each failure is printed as a snippet. See tests/fuzz.
+fuzz: $(if $(filter cuda,$(DEVICE)),,.make/test)
+	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/tests:$$PYTHONPATH" $(if $(filter cuda,$(DEVICE)),$(PYTHON),$(BIN)/python) -m fuzz \
+		seed=$(SEED) matrices=$(MATRICES) only="$(ONLY)" device=$(DEVICE) workers=$(WORKERS)
 
 lint: .make/test
 	$(BIN)/ruff check .

@@ -21,13 +21,15 @@ EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=
     "sqrtm": sg.sqrtm,
     "inv_sqrtm": sg.inv_sqrtm,
     "powm": lambda M, **options: sg.powm(M, 0.3, **options),
+    "inv_root": lambda M, **options: sg.inv_root(M, 3, **options),
     "logm": sg.logm,
     "expm": sg.expm,
     "spectral_map": lambda M, **options: sg.spectral_map(M, torch.atan, **options),
     "projector": lambda M, **options: sg.projector(M, **{"rank": 1, **options}),
+    "projector(smallest)": lambda M, **options: sg.projector(M, **{"rank": 1, "smallest": True, **options}),
     "projector(energy)": lambda M, **options: sg.projector(M, energy=0.8, **options),
 }
-FLOORED = ("sqrtm", "inv_sqrtm", "powm", "logm", "expm", "spectral_map")
+FLOORED = ("sqrtm", "inv_sqrtm", "powm", "inv_root", "logm", "expm", "spectral_map")
 SINGULAR_VALUES: dict[str, Call] = {"svd": sg.svd, "polar": sg.polar}
 OF_SINGULAR_VALUES: dict[str, Call] = {  # with their exact gradient alone
     "singular_map": lambda A, **options: sg.singular_map(A, torch.atan, **options),
@@ -41,7 +43,7 @@ ROOTS: dict[str, Call] = {
     f"{root.__name__}({kind})": partial(root, solver=solver)
     for root in (sg.sqrtm, sg.inv_sqrtm)
     for kind, solver in SOLVED.items()
-}
+} | {f"inv_root({kind})": partial(sg.inv_root, p=4, solver=solver) for kind, solver in SOLVED.items()}
 POLARS: dict[str, Call] = {f"polar({kind})": partial(sg.polar, solver=solver) for kind, solver in SOLVED.items()}
 SAMPLES: dict[str, Call] = {"moments": sg.moments, "covariance": sg.covariance}
 
@@ -137,6 +139,7 @@ DOMAINS: dict[str, Call] = {  # name -> function of a positive (semi-)definite m
     "powm(0.3)": lambda M, **options: sg.powm(M, 0.3, **options),
     "inv_sqrtm": sg.inv_sqrtm,
     "powm(-1)": lambda M, **options: sg.powm(M, -1, **options),
+    "inv_root(4)": lambda M, **options: sg.inv_root(M, 4, **options),
     "logm": sg.logm,
 }
 
@@ -164,10 +167,11 @@ def test_outside_the_domain(name: str, function: Call, gradient: Any) -> None:
 
 
 def test_newton_outside_the_domain() -> None:
-    for name in ("sqrtm(tol)", "inv_sqrtm(tol)"):
+    for name in ("sqrtm(tol)", "inv_sqrtm(tol)", "inv_root(tol)"):
         assert "1 of 2 matrices" in refuses(DefinitenessError, name, ROOTS[name], torch.stack([torch.eye(3), NEGATIVE]))
     for bad in (SINGULAR, torch.zeros(2, 2)):
-        assert "singular" in refuses(DefinitenessError, "inv_sqrtm", ROOTS["inv_sqrtm(tol)"], bad)
+        for name in ("inv_sqrtm", "inv_root"):
+            assert "singular" in refuses(DefinitenessError, name, ROOTS[f"{name}(tol)"], bad)
         assert "full rank" in refuses(DefinitenessError, "polar", POLARS["polar(tol)"], bad)
 
 
@@ -235,8 +239,10 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ("NewtonSchulz", sg.NewtonSchulz, "tol", (0, 1, -0.1, NAN, "tight"), "tol must lie in (0, 1)"),
     ("NewtonSchulz", sg.NewtonSchulz, "steps", (0, -1, 1.5, "five", True), "steps must be a whole number >= 1"),
     ("projector", partial(sg.projector, positive()), "rank", (0, 4, -1, True, 1.5, "all"), "a whole number from 1 to 3"),
+    ("projector", partial(sg.projector, positive(), rank=1), "smallest", (1, "yes", None, 0), "must be True or False"),
     ("projector", partial(sg.projector, positive()), "energy", (0, -0.5, 1.1, NAN, "most"), "energy must lie in (0, 1]"),
     ("powm", partial(sg.powm, positive()), "alpha", (NAN, INF, torch.tensor(0.5), "half", True, None, 1j), "finite number"),
+    ("inv_root", partial(sg.inv_root, positive()), "p", (0, -2, 2.0, NAN, "two", True, None), "a whole number >= 1"),
     ("covariance", partial(sg.covariance, positive()), "eps", (-1e-3, NAN, INF, "small"), "eps must be"),
     ("covariance", partial(sg.covariance, positive()), "correction", (NAN, -INF, "one"), "correction must be"),
     *(
@@ -253,7 +259,7 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ),
     ("logdet", partial(sg.logdet, positive()), "floor", (NAN, INF, "low", 0.0, -1.0), "a finite number above 0"),
     *((name, partial(EIGEN[name], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number") for name in FLOORED),
-    *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:4]),
+    *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:5]),
 ]
 
 
@@ -275,6 +281,12 @@ def test_bad_option(name: str, function: Call, option: str, value: Any, fragment
 def test_rank_or_energy() -> None:
     for options in ({}, {"rank": 1, "energy": 0.5}):
         assert "either rank= or energy=" in refuses(OptionError, "projector", sg.projector, positive(), **options)
+
+
+def test_energy_of_the_smallest() -> None:
+    message = refuses(OptionError, "projector", sg.projector, positive(), energy=0.5, smallest=True)
+    assert "counted from the largest" in message
+    assert "subtract it from the identity" in message
 
 
 def test_samples_that_do_not_suffice() -> None:
@@ -474,7 +486,7 @@ def test_sizes_zero_and_one(name: str, function: Call) -> None:
     if short in scalar and "steps" not in name:
         torch.testing.assert_close(out[0].flatten().abs(), torch.full((2,), float(scalar[short]), dtype=torch.float64))
     assert gradient.isfinite().all()
-    if name == "projector":
+    if name in ("projector", "projector(smallest)"):
         refuses(OptionError, name, function, torch.zeros(0, 0))  # no rank fits
     elif name != "covariance":  # which has no samples then
         for shape in ((0, 0), (2, 0, 0)):
@@ -523,7 +535,7 @@ def relative_floor(function: Call, M: Tensor, **options: Any) -> Any:
 
 
 BOUNDED: dict[str, Call] = EIGEN | SINGULAR_VALUES
-BOUNDED |= {name: partial(relative_floor, EIGEN[name]) for name in ("inv_sqrtm", "logm")}
+BOUNDED |= {name: partial(relative_floor, EIGEN[name]) for name in ("inv_sqrtm", "inv_root", "logm")}
 BOUNDED |= {"expm": lambda M, **options: sg.expm(M / M.detach().abs().max(), **options)}  # e^(1e8) overflows
 BOUNDED |= {"svd(tall)": lambda M, **options: sg.svd(torch.cat([M, M], -2), **options)}
 

@@ -8,8 +8,8 @@ from spectralgrad import diagnostics, errors, moved, nn, orthogonal
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
-from spectralgrad.linalg.eigh import eigh
-from spectralgrad.linalg.functions import expm, inv_sqrtm, logm, powm, sqrtm
+from spectralgrad.linalg.eigh import eigh, eigvalsh
+from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, powm, sqrtm
 from spectralgrad.linalg.logdet import logdet
 from spectralgrad.linalg.norms import nuclear_norm, schatten_norm
 from spectralgrad.linalg.pinv import pinv
@@ -21,7 +21,7 @@ from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, T
 from spectralgrad.linalg.singular_map import singular_map
 from spectralgrad.linalg.solvers import SVD, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
-from spectralgrad.linalg.svd import svd
+from spectralgrad.linalg.svd import svd, svdvals
 from spectralgrad.validation import checks
 
 __version__ = "0.1.0"
@@ -47,8 +47,10 @@ __all__ = [
     "covariance",
     "diagnostics",
     "eigh",
+    "eigvalsh",
     "errors",
     "expm",
+    "inv_root",
     "inv_sqrtm",
     "logdet",
     "logm",
@@ -67,6 +69,7 @@ __all__ = [
     "spectral_map",
     "sqrtm",
     "svd",
+    "svdvals",
 ]
 
 moved.announce()

@@ -99,12 +99,21 @@ def require_one_of(who: str, name: str, value: object, known: tuple[object, ...]
         raise OptionError(f"`{who}`: {name} must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}.")
 
 
+def require_dense(who: str, x: Tensor, name: str) -> None:
+    """Raise for layouts whose entries do not lie in plain strided memory: sparse, mkldnn, nested."""
+    if x.layout != torch.strided or x.is_nested:
+        layout = "a nested tensor" if x.is_nested else f"layout {x.layout}"
+        hint = "Pad it with torch.nested.to_padded_tensor." if x.is_nested else f"Convert it with {name}.to_dense()."
+        raise DtypeError(f"`{who}`: `{name}` must be a dense (strided) tensor, got {layout}. {hint}")
+
+
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
     if not isinstance(x, Tensor):
         raise DtypeError(
             f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. Convert it with torch.as_tensor."
         )
+    require_dense(who, x, name)
     if x.ndim < 2:
         raise ShapeError(
             f"`{who}`: `{name}` must have at least two dimensions, (*batch, {'n, n' if square else 'm, n'}), "
@@ -118,8 +127,9 @@ def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     if x.dtype in _HALF:
         return x.to(torch.float32)
     if x.dtype not in _FULL:
+        how = "dequantize()" if x.is_quantized else "to(torch.float64)"
         raise DtypeError(
-            f"`{who}`: `{name}` must be floating point or complex, got {x.dtype}. Convert it with {name}.to(torch.float64)."
+            f"`{who}`: `{name}` must be floating point or complex, got {x.dtype}. Convert it with {name}.{how}."
         )
     return x
 

@@ -1,5 +1,6 @@
 """Roots by matrix products on a GPU: accuracy, no host wait, CUDA graphs, what does not converge."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -50,9 +51,51 @@ def test_accuracy(root: Root, kind: str, n: int, record_property: Note) -> None:
     assert max(found) <= 1e-5
 
 
+@pytest.mark.parametrize("kind", MATRICES)
+@pytest.mark.parametrize("n", [129, 512])
+@pytest.mark.parametrize("p", [2, 4])
+def test_inverse_roots_by_the_default_way(p: int, n: int, kind: str, record_property: Note) -> None:
+    """`inv_root` goes by products here without being asked, and has the error that its docstring states."""
+    M = MATRICES[kind](n).float()
+    weight = cases.random(*M.shape, seed=9).float()
+
+    def found(X: Tensor, **options: sg.Lapack) -> tuple[Tensor, Tensor]:
+        X = X.requires_grad_()
+        Y = sg.inv_root(X, p, **options)
+        return Y.detach(), torch.autograd.grad((Y * weight.to(Y)).sum(), X)[0]
+
+    want = found(M.double(), solver=sg.Lapack())
+    value, gradient = (error(a, b) for a, b in zip(found(M.cuda()), want, strict=True))
+    record_property("value", value)
+    record_property("gradient", gradient)
+    assert value < cases.eps(torch.float32)
+    assert gradient < 4 * cases.eps(torch.float32)
+
+
+def test_the_largest_inverse_root() -> None:
+    """n = 4096, against eigenvectors in float64 on the same device."""
+    w = torch.logspace(-5, 0, 4096, dtype=torch.float64)
+    V = torch.linalg.qr(cases.random(4096, 4096).cuda())[0]
+    M = ((V * w.cuda()) @ V.mT).float()
+    M = (M + M.mT) / 2
+    want = sg.inv_root(M.double(), 4, solver=sg.Lapack())
+    assert error(sg.inv_root(M, 4), want) < cases.eps(torch.float32)
+
+
+@pytest.mark.parametrize("condition", [1e6, 1e14])
+def test_residual_of_the_square_root_in_float64(condition: float, record_property: Note) -> None:
+    w = torch.logspace(-math.log10(condition), 0, 64, dtype=torch.float64)
+    M = cases.with_spectrum(w, 2).cuda()
+    Y = sg.sqrtm(M, solver=NEWTON)
+    residual = float((torch.linalg.matrix_norm(Y @ Y - M) / torch.linalg.matrix_norm(M)).max())
+    record_property("residual", residual)
+    assert residual < 1e-13
+
+
 CALLS: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...] | None]] = {
     "sqrtm": (lambda M: ROOTS["sqrtm"](M, solver=NEWTON), None),
     "inv_sqrtm": (lambda M: ROOTS["inv_sqrtm"](M, solver=NEWTON), None),
+    "inv_root(4)": (lambda M: sg.inv_root(M, 4), None),
     "polar": (lambda A: sg.polar(A, solver=NEWTON), None),
     "CovariancePool2d": (CovariancePool2d(64, reduced=None), (4, 64, 7, 7)),
 }

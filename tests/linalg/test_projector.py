@@ -227,6 +227,83 @@ def test_power_deflation() -> None:
     assert cases.relative_error(sg.projector(M, rank=2, solver=few), sg.projector(M, rank=2)) > 1e-3
 
 
+# The smallest
+
+
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("solver", cases.SOLVERS, ids=cases.ident)
+def test_projects_on_the_last_vectors(solver: sg.Solver, dtype: torch.dtype) -> None:
+    rounding = 100 * cases.eps(dtype)
+    M = cases.with_spectrum(torch.linspace(-1, 1, 5, dtype=torch.float64), 2, 3, dtype=dtype)
+    _, V = torch.linalg.eigh(M)
+    for rank in range(1, 6):
+        P = sg.projector(M, rank=rank, smallest=True, solver=solver)
+        assert P.dtype == dtype
+        torch.testing.assert_close(P, V[..., :rank] @ V[..., :rank].mH, rtol=rounding, atol=rounding)
+        torch.testing.assert_close(P @ P, P, rtol=rounding, atol=rounding)
+        assert not torch.allclose(P, sg.projector(M, rank=rank), atol=1e-3) or rank == 5  # the option changes the result
+
+
+@pytest.mark.parametrize("w", SPECTRA.values(), ids=SPECTRA)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_derivatives_of_the_smallest(dtype: torch.dtype, w: list[float]) -> None:
+    M = with_values(w, dtype).requires_grad_()
+    options: dict[str, Any] = {"rank": 2, "smallest": True, "gradient": EXACT}
+    assert gradcheck(lambda M: symmetrised(M, **options), M, check_forward_ad=True)
+    weight = cases.random(4, 4, dtype=dtype, seed=9)
+
+    def weighted(M: Tensor) -> Tensor:
+        return (symmetrised(M, **options) * weight).sum()
+
+    assert gradgradcheck(weighted, M, check_fwd_over_rev=not dtype.is_complex)
+
+
+@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
+def test_the_smallest_are_what_the_largest_leave(rule: sg.Rule | None) -> None:
+    for w in (
+        [1.0, 1.0, 2.0, 4.0, 4.0],
+        [-3.0, -3.0, 0.0, 1.0, 1.0],
+        [1.0, 2.0, 2.0, 2.0, 3.0],
+    ):  # the last: a tie at the cut
+        M = with_values(w)
+        for rank in (1, 2, 3, 4):
+            rest = sg.projector(M, rank=5 - rank, gradient=rule)
+            torch.testing.assert_close(
+                sg.projector(M, rank=rank, smallest=True, gradient=rule) + rest, torch.eye(5).double()
+            )
+            smaller = gradient(M, rank=rank, smallest=True, gradient=rule)
+            assert smaller.isfinite().all()
+            torch.testing.assert_close(smaller, -gradient(M, rank=5 - rank, gradient=rule))
+
+
+def test_the_gradient_of_the_smallest_against_mpmath() -> None:
+    M = with_values([1.0, 1.0, 1.01, 2.0])
+    M = (M + M.mT) / 2
+    want = -high_precision_gradient(M, cases.random(4, 4, seed=9), 2)
+    assert cases.relative_error(gradient(M, rank=2, smallest=True, gradient=EXACT), want) < 1e-10
+
+
+def test_all_of_the_smallest_are_everything() -> None:
+    M = with_values([1.0, 2.0, 3.0])
+    assert torch.equal(sg.projector(M, rank=3, smallest=True), torch.eye(3, dtype=torch.float64))
+    assert gradient(M, rank=3, smallest=True).abs().max() == 0
+    assert sg.projector(torch.ones(0, 2, 2), rank=1, smallest=True).shape == (0, 2, 2)
+    assert sg.projector(torch.ones(1, 1), rank=1, smallest=True).item() == 1
+
+
+def test_the_smallest_by_the_papers_iterations() -> None:
+    """Both find leading vectors: what is left of the space is the rest."""
+    M = with_values([0.1, 0.2, 2.0, 4.0])
+    want = sg.projector(M, rank=2, smallest=True)
+    power: dict[str, Any] = {"gradient": sg.PowerIteration(30, max_energy=None)}
+    for make in (lambda: power, lambda: {"solver": sg.PowerDeflation(60, cases.generator(5))}):
+        torch.testing.assert_close(sg.projector(M, rank=2, smallest=True, **make()), want)
+        assert cases.relative_error(gradient(M, rank=2, smallest=True, **make()), gradient(M, rank=2, smallest=True)) < 1e-6
+    # Alg. 1 keeps one of the two largest here: the other counts as small.
+    broken = sg.projector(M, rank=2, smallest=True, gradient=sg.PowerIteration(30, max_energy=0.6))
+    assert float(broken.trace()) == pytest.approx(3)
+
+
 def test_transforms() -> None:
     M = cases.random_covariance(4, 3)
     E = cases.random(3, 4, 4)

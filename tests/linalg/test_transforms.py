@@ -31,6 +31,7 @@ PUBLIC: dict[str, Callable[[Tensor], Tensor]] = {
     "schatten_norm": lambda M: sg.schatten_norm(M, 3)[..., None, None],
     "logdet": lambda M: sg.logdet(M)[..., None, None],
     "projector(rank)": lambda M: sg.projector(M, rank=2),
+    "projector(smallest)": lambda M: sg.projector(M, rank=2, smallest=True),
     "projector(energy)": lambda M: sg.projector(M, energy=0.8),
     "covariance": lambda M: sg.covariance(M),
     "moments": lambda M: sg.merge_moments([sg.moments(M), sg.moments(M[..., :-1])]).covariance(),

@@ -1,6 +1,7 @@
 """WhitenColor2d, whiten_color and color_transfer: statistics, gradients, images, and what torch.nn modules can do."""
 
 import copy
+import importlib
 import io
 import math
 import pickle
@@ -619,3 +620,62 @@ def test_example_changes_a_photograph(tmp_path, capsys):
     with pytest.raises(SystemExit):
         example["main"]([str(photo)])
     assert "give both" in capsys.readouterr().err
+
+
+# Scales.
+
+
+@pytest.mark.parametrize("per", ["sample", "batch"])
+@pytest.mark.parametrize(
+    ("content_scale", "style_scale"), [(1e20, 1.0), (1.0, 1e20), (3e37, 1e-3), (1e30, 1e35), (1e-3, 3e36)]
+)
+def test_covariances_that_float32_cannot_hold(per, content_scale, style_scale):
+    """As at scale 1: content and style are brought within reach by powers of two."""
+    content, style = CONTENT.float() * content_scale, STYLE.float() * style_scale
+    y = whiten_color(content, style, group_size=2, per=per)
+    eps = 1e-5 if content_scale < 1 else 0.0  # to a huge content eps is nothing
+    want = whiten_color(content.double(), style.double(), group_size=2, per=per, eps=eps)
+    assert (y.double() - want).abs().max() < 1e-4 * want.abs().max()
+    assert whiten_color(content, style, alpha=0.5).isfinite().all()
+
+
+def test_gradients_of_a_huge_content_and_style():
+    scale = 2.0**70
+    content, style = CONTENT.float(), STYLE.float()
+    gradients = []
+    for factor in (1.0, scale):
+        leaves = [(factor * x).requires_grad_() for x in (content, style)]
+        y = whiten_color(*leaves, eps=1e-12) / factor
+        gradients.append([g * factor for g in torch.autograd.grad(y.sin().sum(), leaves)])
+    for small, huge in zip(*gradients, strict=True):
+        torch.testing.assert_close(small, huge, rtol=1e-3, atol=1e-3)
+
+
+def test_without_the_scaling_the_covariance_overflows(monkeypatch):
+    functional = importlib.import_module("spectralgrad.nn.functional")
+    monkeypatch.setattr(functional, "within_squares", lambda X: (X, torch.ones_like(X[..., :1, :1])))
+    with pytest.raises(sg.errors.NonFiniteError, match="inv_sqrtm"):
+        whiten_color(CONTENT.float() * 1e20, STYLE.float())
+
+
+def test_ordinary_scales_are_not_touched():
+    functional = importlib.import_module("spectralgrad.nn.functional")
+    for scale in (1e-30, 1e-3, 1.0, 1e13):
+        X = CONTENT.float().flatten(2) * scale
+        scaled, factor = functional.within_squares(X)
+        assert torch.equal(scaled, X)
+        assert (factor == 1).all()
+
+
+def test_a_result_that_overflows_is_an_error_of_its_own():
+    style = torch.tensor([3e38, -3e38]).reshape(1, 1, 1, 2)
+    content = torch.eye(1, 9).reshape(1, 1, 3, 3)  # one outlier, at sqrt(8) deviations
+    with pytest.raises(sg.errors.NonFiniteError, match=r"^`whiten_color`: the result overflows torch.float32"):
+        whiten_color(content, style)
+
+
+def test_colours_of_any_size():
+    image, reference = torch.rand(3, 8, 8), torch.rand(3, 9, 9)
+    want = color_transfer(image, reference, clip=False)
+    y = color_transfer(image * 1e25, reference * 1e30, clip=False)
+    torch.testing.assert_close(y / 1e30, want, rtol=1e-3, atol=1e-3)

@@ -167,6 +167,19 @@ def copies_keep_the_group(rank: int, group: Any) -> None:
         snn.DecorrelatedBatchNorm2d(4, process_group=dist.GroupMember.NON_GROUP_MEMBER)
 
 
+def torchs_conversion_merges_too(rank: int, group: Any) -> None:
+    """`convert_sync_batchnorm` gives the layer the group, and the statistics are those of all samples."""
+    for name, make in LAYERS.items():
+        layer = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(make()))[0]
+        assert layer.process_group is group, name
+        x = samples(10)
+        layer(x[4:] if rank else x[:4])
+        alone = make()
+        alone(x)
+        for got, want in zip(layer.buffers(), alone.buffers(), strict=True):
+            assert_close(got, want)
+
+
 def network(group: Any) -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(
@@ -229,6 +242,7 @@ SCENARIOS = [
     refuses_what_one_rank_brings,
     needs_two_samples_in_all,
     copies_keep_the_group,
+    torchs_conversion_merges_too,
     trains_as_one_process,
     trains_otherwise_without_a_group,
 ]

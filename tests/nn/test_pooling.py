@@ -6,6 +6,7 @@ import io
 import math
 import pickle
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -329,10 +330,58 @@ def test_gradcheck_of_the_layer(output, train):
 def test_functional_under_vmap_and_func_grad():
     x = maps(3, 4, 3, 3)
     f = lambda x: covariance_pool(x, normalize="frobenius")  # noqa: E731
-    torch.testing.assert_close(torch.func.vmap(f)(x), f(x))
+    torch.testing.assert_close(torch.func.vmap(lambda m: f(m[None])[0])(x), f(x))
     loss = lambda x: f(x).sin().sum()  # noqa: E731
-    one_by_one = torch.stack([torch.func.grad(loss)(m) for m in x])
+    one_by_one = torch.stack([torch.func.grad(loss)(m[None])[0] for m in x])
     torch.testing.assert_close(torch.func.grad(loss)(x), one_by_one)
+
+
+# Tokens.
+
+TOKENS = maps(3, 4, 5, 1).squeeze(-1).mT.contiguous()  # (N, T, C) = (3, 5, 4)
+
+
+@each_output
+def test_three_dimensions_are_tokens(output):
+    y = covariance_pool(TOKENS, output=output)
+    want = covariance_pool(TOKENS.mT.unsqueeze(-1), output=output)  # the same samples as maps (N, C, T, 1)
+    torch.testing.assert_close(y, want.squeeze(-1).mT if output == "features" else want)
+    one_by_one = torch.cat([covariance_pool(tokens[None], output=output) for tokens in TOKENS])
+    torch.testing.assert_close(y, one_by_one)  # samples do not mix
+    layer = CovariancePool2d(4, reduced=None, output=output)
+    torch.testing.assert_close(layer(TOKENS), y)
+    assert (y.shape == TOKENS.shape) == (output == "features")
+
+
+def test_the_covariance_of_tokens_is_over_tokens():
+    S = covariance_pool(TOKENS, output="matrix", power=1)
+    for tokens, found in zip(TOKENS, S, strict=True):
+        torch.testing.assert_close(found, torch.cov(tokens.mT, correction=0))
+        assert found.shape != torch.cov(tokens).shape  # over features it would be T x T
+    assert covariance_pool(torch.randn(4, 50, 192)).shape == (4, 192 * 193 // 2)
+
+
+@pytest.mark.parametrize("output", ["triangle", "features"])
+def test_reduced_tokens(output):
+    """The reduction treats every token alike, as it does every position of a map."""
+    layer = CovariancePool2d(4, reduced=3, output=output).double()
+    twin = copy.deepcopy(layer)
+    y, want = layer(TOKENS), twin(TOKENS.mT.unsqueeze(-1))
+    torch.testing.assert_close(y, want.squeeze(-1).mT if output == "features" else want)
+    for got, expected in zip(layer.state_dict().values(), twin.state_dict().values(), strict=True):
+        assert torch.equal(got, expected)
+
+
+@each_output
+def test_gradients_of_tokens(output):
+    for normalize in ("frobenius", None):
+        f = partial(covariance_pool, output=output, normalize=normalize)
+        assert torch.autograd.gradcheck(f, TOKENS.clone().requires_grad_())
+        assert torch.autograd.gradgradcheck(f, TOKENS[:1].clone().requires_grad_())
+    empty = covariance_pool(TOKENS[:0].requires_grad_(), output=output)
+    assert empty.shape[0] == 0
+    half = covariance_pool(TOKENS.to(torch.bfloat16), output=output)
+    assert half.dtype == torch.bfloat16
 
 
 # The options.
@@ -675,8 +724,11 @@ def test_bad_options(options):
 
 BAD_INPUTS = [
     (torch.zeros(2, 4, 3, 3), sg.errors.ShapeError, "5 channels"),
-    (torch.zeros(5, 3, 3), sg.errors.ShapeError, "N, C, H, W"),
+    (torch.zeros(5, 3, 3), sg.errors.ShapeError, "5 channels in dimension 2 of tokens.*A single map is"),
     (torch.zeros(2, 5), sg.errors.ShapeError, "N, C, H, W"),
+    (torch.zeros(2, 2, 5, 3, 3), sg.errors.ShapeError, "N, C, H, W"),
+    (torch.zeros(2, 0, 5), sg.errors.ShapeError, "one position"),
+    (torch.zeros(1, 1, 5), sg.errors.ShapeError, "more than 1 value"),
     (torch.zeros(2, 5, 0, 3), sg.errors.ShapeError, "one position"),
     (torch.zeros(1, 5, 1, 1), sg.errors.ShapeError, "more than 1 value"),
     (torch.zeros(2, 5, 3, 3, dtype=torch.int64), sg.errors.DtypeError, "int64"),

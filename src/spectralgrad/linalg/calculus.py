@@ -12,9 +12,12 @@ What is saved is a factorisation of M, never M: `f` returns it beside its value.
 of M and carries M's differential: its tangent is M's tangent and its cotangent is added to M's. It is an output of our
 own node and goes nowhere but into D1 and D2, which know this, so that double backward finds its way to M although M was
 not kept.
+
+Both derivatives are computed at scale 1 where they would overflow or underflow on the way, and scaled back last: a
+potential says how it does so, in `at_scale_1`.
 """
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +25,17 @@ from torch.autograd import Function, forward_ad
 
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
+
+from .scaling import are_finite, at_hand, exponent, in_batched_backward, scaled_back, shifted
+
+
+class AtScale1(NamedTuple):
+    """A potential and factors of a matrix of scale 1, and what its derivatives are multiplied with: 2 to these (*B,)."""
+
+    potential: "Potential"
+    factors: tuple[Tensor, ...]
+    first: Tensor
+    second: Tensor
 
 
 class Potential(Protocol):
@@ -44,6 +58,26 @@ class Potential(Protocol):
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         """D2(M)[E1, E2]."""
         ...
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        """The same for a matrix of scale 1, such that neither derivative overflows in directions of scale 1."""
+        ...
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        """Whether `first` needs no help with scales: a kernel does all of it."""
+        ...
+
+
+class AnyScale:
+    """The part of a potential that takes care of scales in `first` and `second` themselves; the last factor is a matrix."""
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        matrix = factors[-1]
+        zero = torch.zeros(matrix.shape[:-2], dtype=torch.float64, device=matrix.device)
+        return AtScale1(self, factors, zero, zero)  # type: ignore[arg-type]
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return True
 
 
 @constant_when_compiled
@@ -89,8 +123,33 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
     if torch.compiler.is_compiling() or not _differentiated_again():  # there is no compiled double backward
-        return potential.first(factors, E)
+        return first_derivative(potential, factors, E)
     return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
+
+
+def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
+    if potential.takes_any_scale(factors) or in_batched_backward(E):
+        return potential.first(factors, E)
+    if at_hand(E):
+        D = potential.first(factors, E)
+        if are_finite(D):
+            return D
+    unit = potential.at_scale_1(factors)
+    e = exponent(E)
+    return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
+
+
+def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    """D2(M)[E1, E2] at any scale, for plain tensors."""
+    if at_hand(E1):
+        D = potential.second(factors, E1, E2)
+        if are_finite(D):
+            return D
+    unit = potential.at_scale_1(factors)
+    e1, e2 = exponent(E1), exponent(E2)
+    D = unit.potential.second(unit.factors, shifted(E1, -e1), shifted(E2, -e2))
+    return scaled_back(D, unit.second + e1 + e2)
 
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
@@ -163,7 +222,7 @@ class _ValueFunc(_Value):
 class _First(Function):
     @staticmethod
     def forward(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
-        return potential.first(factors, E)
+        return first_derivative(potential, factors, E)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -199,7 +258,7 @@ class _First(Function):
 class _Second(Function):
     @staticmethod
     def forward(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
-        return potential.second(factors, E1, E2)
+        return _second_derivative(potential, factors, E1, E2)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -15,7 +15,7 @@ A function or a layer asks here once and gets a *choice*, which says the way to 
     gradient=another rule    rule           rule                                    rule          rule         rule
     gradient=PowerIteration  power it.      power iteration                         power it.     refused      refused
     solver=PowerDeflation    deflation      deflation                               deflation     refused      refused
-    solver=NewtonSchulz      refused        products: square roots alone            refused       refused      products
+    solver=NewtonSchulz      refused        products: powers 1/2, -1/2 and -1/4     refused       refused      products
 
 `PowerDeflation` and `NewtonSchulz` bring their own gradient: with ``gradient=`` they are refused.
 """
@@ -47,6 +47,10 @@ _ONE_BLOCK = 128  # up to this n the Jacobi kernel beats cuSOLVER for a single m
 _FEW = 4  # beyond it, from so many matrices on
 _CUSOLVER_BATCHES = 32  # the largest n for which cuSOLVER has a batched kernel
 _MANY = 768
+_INVERSE_ROOTS: tuple[Root, ...] = (
+    "inverse sqrt",
+    "inverse fourth root",
+)  # singular matrices, where products are rough, have none
 _LAPACK, _JACOBI = Lapack(), Jacobi()
 _LORENTZIAN, _EXACT, _NEWTON = Lorentzian(), Exact(), NewtonSchulz()
 
@@ -64,7 +68,7 @@ class Auto(Solver):
     12 ms; but 256 of them 1146 ms against 33 ms).
 
     Inverse square roots of n > 128 on CUDA need no eigenvectors: `inv_sqrtm` takes them by products (H200, 256 matrices of
-    n = 256, forward and backward: 18 ms), as `NewtonSchulz` does.
+    n = 256, forward and backward: 18 ms), as `NewtonSchulz` does. So do inverse fourth roots, `inv_root(M, 4)`.
 
     CUDA without that kernel, or complex: `Lapack`, which is cuSOLVER there, but plain `Jacobi` for 768 or more matrices in
     single precision of n > 32, which cuSOLVER takes one after the other (H200, n = 64, 2048 matrices: 1407 ms against
@@ -161,12 +165,13 @@ def for_function(
             )
         if root is None:
             raise OptionError(
-                f"`{who}`: NewtonSchulz computes square roots and inverse square roots only; take another solver."
+                f"`{who}`: NewtonSchulz computes square roots, inverse square roots and inverse fourth roots only; take "
+                "another solver."
             )
         return ByProducts(solver)
     if not is_exact(gradient, solver):
         return for_eigenpairs(who, gradient, solver)
-    if root == "inverse sqrt" and floor is None and isinstance(solver, Auto) and roots_by_products(M):
+    if root in _INVERSE_ROOTS and floor is None and isinstance(solver, Auto) and roots_by_products(M):
         return ByProducts(_NEWTON)
     return _USUAL_FUNCTION if solver is AUTO else Exactly(_require_solver(who, solver))
 
@@ -296,7 +301,7 @@ def _require_solver(who: str, solver: object) -> Solver:
         return solver
     raise OptionError(
         f"`{who}`: solver must be an eigensolver such as Auto(), Lapack(), SVD() or Jacobi(), got {solver!r}. "
-        "NewtonSchulz() serves `sqrtm`, `inv_sqrtm`, `powm` at +-1/2 and `polar`."
+        "NewtonSchulz() serves `sqrtm`, `inv_sqrtm`, `inv_root` and `powm` at 1/2, -1/2 and -1/4, and `polar`."
     )
 
 

@@ -1,24 +1,53 @@
 """Eigenvalues and eigenvectors of Hermitian matrices, with a chosen gradient rule."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.validation import as_square, checking, is_transformed, require_hermitian, under_vmap
+from spectralgrad.errors import DtypeError, ShapeError
+from spectralgrad.validation import (
+    as_given,
+    as_square,
+    asymmetry_tolerance,
+    checking,
+    is_transformed,
+    require_hermitian,
+    require_one_of,
+)
 
-from .calculus import batched, call, is_constant
+from .calculus import call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
+from .decomposition import Scales, Some, factorise
 from .power.iteration import power_eigh
 from .precision import hermitian_part, matmul, sandwich
 from .rules import Rule
+from .scaling import exponent
 from .solvers import Solver, decompose
 
-__all__ = ["eigh"]
+__all__ = ["Eigenpairs", "eigh", "eigvalsh"]
+
+Triangle = Literal["L", "U"]
 
 
-def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO) -> tuple[Tensor, Tensor]:
+class Eigenpairs(NamedTuple):
+    """What `eigh` returns: a tuple, with the names of `torch.linalg.eigh`."""
+
+    eigenvalues: Tensor
+    eigenvectors: Tensor
+
+
+def eigh(
+    M: Tensor,
+    *,
+    gradient: Gradient | None = None,
+    solver: EigenSolver = AUTO,
+    UPLO: Triangle | None = None,
+    start: Tensor | None = None,
+) -> Eigenpairs:
     """Eigenvalues, ascending, and eigenvectors of Hermitian matrices: `torch.linalg.eigh` with a gradient that is bounded.
 
     M = V diag(w) V^H, and for cotangents gw, gV
@@ -29,9 +58,15 @@ def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = A
         M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts.
         gradient: a rule; None means `Lorentzian()`.
         solver: how to decompose. `PowerDeflation` brings its own gradient.
+        UPLO: "L" or "U": only this triangle is read, whatever the other holds. The gradient is the full Hermitian one, as
+            in torch. None: all of M is read.
+        start: (*B, n, n), a guess of the eigenvectors in ascending order, such as those of a matrix nearby. `Jacobi` needs
+            fewer sweeps with a good one; a bad one costs time, never accuracy. Other solvers, and `Auto` where it takes
+            another, do not use it. It gets no gradient.
 
     Returns:
-        (w, V): (*B, n) and (*B, n, n). A plain tuple, so that vmap can take it.
+        (w, V): (*B, n) and (*B, n, n), also as .eigenvalues and .eigenvectors. With torch.func.vmap give ``out_dims`` as
+        one number, not as a tuple.
 
     Raises:
         ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
@@ -42,12 +77,33 @@ def eigh(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = A
     >>> M.grad.isfinite().all()
     tensor(True)
     """
-    X, tolerance = as_square("eigh", M)
-    w, V, _ = eigenpairs("eigh", X, for_eigenpairs("eigh", gradient, solver), tolerance)
-    return (w, V) if X is M else (w.to(M.dtype), V.to(M.dtype))
+    X, tolerance = _read("eigh", M, UPLO)
+    choice = for_eigenpairs("eigh", gradient, solver)
+    w, V, _ = eigenpairs("eigh", X, choice, tolerance, _as_start(start, X))
+    return Eigenpairs(as_given(w, M), as_given(V, M))
 
 
-def eigenpairs(who: str, M: Tensor, choice: ByEigenpairs, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def eigvalsh(M: Tensor, *, solver: EigenSolver = AUTO, UPLO: Triangle | None = None) -> Tensor:
+    """Eigenvalues, ascending, of Hermitian matrices, as `torch.linalg.eigvalsh`; dM = V diag(gw) V^H.
+
+    No gap appears in this gradient, so no rule is needed. Inside a tie only symmetric functions of the eigenvalues have a
+    derivative. Second derivatives take `Lorentzian()`.
+
+    Args, Raises: as in `eigh`.
+
+    Returns:
+        (*B, n).
+
+    >>> eigvalsh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
+    tensor([1.0000, 3.0000])
+    """
+    X, tolerance = _read("eigvalsh", M, UPLO)
+    return as_given(eigenpairs("eigvalsh", X, for_eigenpairs("eigvalsh", None, solver), tolerance)[0], M)
+
+
+def eigenpairs(
+    who: str, M: Tensor, choice: ByEigenpairs, tolerance: float | None, start: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """w, V and, from `PowerIteration` alone, which pairs (*B, n) it kept."""
     if choice.way == "deflation":
         H = hermitian_part(M)
@@ -56,56 +112,90 @@ def eigenpairs(who: str, M: Tensor, choice: ByEigenpairs, tolerance: float | Non
         return *choice.power.iterate(H), None
     if choice.way == "power iteration":
         return power_eigh(who, M, choice.power, choice.solver, tolerance)
-    if is_constant(M):
-        return *decompose(who, M, choice.solver, tolerance), None
-    function = _Eigh if torch.compiler.is_compiling() else _EighFunc
-    w, V = call(function, M, choice.rule, choice.solver, who, tolerance)
+    w, V = factorise(_Eigh(who, choice.rule, choice.solver, start), tolerance, M)
     return w, V, None
 
 
-# Plain torch operations below: autograd differentiates them again for double backward, through w and V, which are
-# outputs of the node and so lead back to M.
+@dataclass(frozen=True, eq=False)
+class _Eigh:
+    """See decomposition.py for what the methods are used for."""
+
+    who: str
+    rule: Rule
+    solver: Solver
+    start: Tensor | None = None
+
+    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
+        (M,) = matrices
+        return decompose(self.who, M, self.solver, tolerance, self.start)
+
+    def scales(self, factors: Sequence[Tensor]) -> Scales:
+        if not self.rule.scale_free:
+            return Scales((None, None), (None,))
+        k = exponent(factors[0], 1)
+        return Scales((k, None), (k,))
+
+    def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
+        (w, V), (gw, gV) = factors, cotangents
+        if gV is None:
+            assert gw is not None
+            return (matmul(V * gw.unsqueeze(-2), V.mH),)
+        inner = hermitian_part(self.rule.coefficients(w) * matmul(V.mH, gV))
+        if gw is not None:
+            inner = inner + torch.diag_embed(gw).to(inner.dtype)
+        return (sandwich(V, inner),)
+
+    def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor]:
+        (w, V), (E,) = factors, directions
+        assert E is not None
+        inner = matmul(V.mH, matmul(hermitian_part(E), V))  # (*B, n, n)
+        return inner.diagonal(dim1=-2, dim2=-1).real, matmul(V, self.rule.coefficients(w) * inner)
 
 
-def _pullback(rule: Rule, w: Tensor, V: Tensor, gw: Tensor | None, gV: Tensor | None) -> Tensor | None:
-    if gV is None:
-        return None if gw is None else matmul(V * gw.unsqueeze(-2), V.mH)
-    inner = hermitian_part(rule.coefficients(w) * matmul(V.mH, gV))
-    if gw is not None:
-        inner = inner + torch.diag_embed(gw).to(inner.dtype)
-    return sandwich(V, inner)
+# What is read of the input.
 
 
-def _pushforward(rule: Rule, w: Tensor, V: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-    inner = matmul(V.mH, matmul(hermitian_part(E), V))  # (*B, n, n)
-    return inner.diagonal(dim1=-2, dim2=-1).real, matmul(V, rule.coefficients(w) * inner)
+def _read(who: str, M: Tensor, UPLO: Triangle | None) -> tuple[Tensor, float | None]:
+    X, tolerance = as_square(who, M)
+    if UPLO is None:
+        return X, tolerance
+    require_one_of(who, "UPLO", UPLO, (None, "L", "U"))
+    return call(_FromTriangle, X, UPLO == "U"), asymmetry_tolerance(M)
 
 
-class _Eigh(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _FromTriangle(Function):
+    """The Hermitian matrix with a given triangle; its derivative is the identity, as if all of M had been read."""
+
     @staticmethod
-    def forward(M: Tensor, rule: Rule, solver: Solver, who: str, tolerance: float | None) -> tuple[Tensor, Tensor]:
-        return decompose(who, M, solver, tolerance)
+    def forward(M: Tensor, upper: bool) -> Tensor:
+        strict = M.triu(1) if upper else M.tril(-1)
+        return strict + strict.mH + torch.diag_embed(M.diagonal(dim1=-2, dim2=-1).real).to(M.dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.rule = inputs[1]
-        ctx.save_for_backward(*output)
-        ctx.save_for_forward(*output)
-        ctx.set_materialize_grads(False)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
 
     @staticmethod
-    def backward(ctx: Any, gw: Tensor | None, gV: Tensor | None) -> tuple[Tensor | None, None, None, None, None]:
-        w, V = ctx.saved_tensors
-        return _pullback(ctx.rule, w, V, gw, gV), None, None, None, None
-
-
-class _EighFunc(_Eigh):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, Tensor]:
-        w, V = ctx.saved_tensors
-        return _pushforward(ctx.rule, w, V, tangent)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
 
     @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, rule: Rule, solver: Solver, who: str, tolerance: Any) -> tuple[Any, Any]:
-        (M,) = batched(info, dims[:1], (M,))
-        return _EighFunc.apply(M, rule, solver, who, under_vmap(tolerance)), (0, 0)
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return tangent.clone()
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, M: Tensor, upper: bool) -> tuple[Tensor, int]:
+        return _FromTriangle.apply(M.movedim(dims[0], 0), upper), 0
+
+
+def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
+    """A guess of the eigenvectors in the shape, dtype and place of ``M``."""
+    if start is None:
+        return None
+    if not isinstance(start, Tensor):
+        raise DtypeError(f"`eigh`: start must be a torch.Tensor or None, got {type(start).__name__}.")
+    if start.ndim < 2 or start.shape[-2:] != M.shape[-2:]:
+        raise ShapeError(
+            f"`eigh`: start must have the shape of `M`, {tuple(M.shape)}, or broadcast to it, got {tuple(start.shape)}."
+        )
+    return start.detach().to(M.device, M.dtype).broadcast_to(M.shape)

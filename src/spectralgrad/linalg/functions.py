@@ -1,5 +1,6 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,17 +12,18 @@ from torch import Tensor
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
-from spectralgrad.validation import as_square, is_number, is_transformed
+from spectralgrad.validation import as_square, is_number, is_transformed, is_whole
 
-from .calculus import evaluate
+from .calculus import AtScale1, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
-from .products.roots import newton_root
-from .scalars import CLAMPED, Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from .products.roots import newton_inverse_fourth_root, newton_root
+from .scalars import CLAMPED, Exp, InverseFourthRoot, InverseSqrt, Log, Power, Scalar, Sqrt
+from .scaling import bounded
 from .solvers import Solver, decompose
 
-__all__ = ["expm", "inv_sqrtm", "logm", "powm", "sqrtm"]
+__all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ class Spectral:
         if tolerance is None and _in_kernel(V):
             return self._value_in_kernel(w, V), w, V
         y = self.scalar.evaluate(self.who, w, tolerance)
-        return matmul(V * y.unsqueeze(-2), V.mH), w, V
+        Y = matmul(V * y.unsqueeze(-2), V.mH)
+        return bounded(Y) if self.scalar.can_overflow else Y, w, V
 
     def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
         function = self.scalar.in_kernel()
@@ -50,6 +53,17 @@ class Spectral:
 
     def unchecked(self) -> "Spectral":
         return replace(self, scalar=replace(self.scalar, checked=False))
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        w, V = factors
+        if w.numel() == 0:
+            zero = torch.zeros(w.shape[:-1], device=w.device)
+            return AtScale1(self, factors, zero, zero)
+        unit = self.scalar.at_scale_1(w)
+        return AtScale1(replace(self, scalar=unit.scalar), (unit.eigenvalues, V), unit.first, unit.second)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return _in_kernel(factors[1])
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         w, V = factors
@@ -84,7 +98,7 @@ def with_pullback(
     scalar = scalar if tolerance is None else replace(scalar, checked=True)
     potential = Spectral(who, scalar, solver, start)
     value, w, V = potential.value(M, tolerance)
-    return Evaluated(value, partial(replace(potential, start=None).first, (w, V)), V)
+    return Evaluated(value, partial(first_derivative, replace(potential, start=None), (w, V)), V)
 
 
 def _in_kernel(V: Tensor) -> bool:
@@ -109,25 +123,32 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
 
 def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """The common body of the public functions below."""
-    require_floor(who, scalar)
     X, tolerance = as_square(who, M)
+    require_floor(who, scalar, X.dtype)
     choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
     if choice.way == "exact":
         scalar = scalar if tolerance is None else replace(scalar, checked=True)
         Y = evaluate(Spectral(who, scalar, choice.solver), X, tolerance)
     elif choice.way == "products":
-        Y = newton_root(who, X, scalar.root == "inverse sqrt", choice.newton, tolerance)
+        if scalar.root == "inverse fourth root":
+            Y = newton_inverse_fourth_root(who, X, choice.newton, tolerance)
+        else:
+            Y = newton_root(who, X, scalar.root == "inverse sqrt", choice.newton, tolerance)
     else:
         Y = through_eigenpairs(who, X, scalar, choice, tolerance)
     return Y if X is M else Y.to(M.dtype)
 
 
-def require_floor(who: str, scalar: Scalar) -> None:
-    """Raise unless the floor is None or a number that the function can be clamped to."""
-    if scalar.floor is not None and not (is_number(scalar.floor) and scalar.floor > scalar.lowest_floor):
-        raise OptionError(
-            f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {scalar.floor!r}."
-        )
+def require_floor(who: str, scalar: Scalar, dtype: torch.dtype) -> None:
+    """Raise unless the floor is None or a number of the dtype that the function can be clamped to."""
+    floor = scalar.floor
+    if floor is None:
+        return
+    if not (is_number(floor) and floor > scalar.lowest_floor):
+        raise OptionError(f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {floor!r}.")
+    rounded = float(torch.tensor(floor, dtype=dtype).real)
+    if not (math.isfinite(rounded) and rounded > scalar.lowest_floor):
+        raise OptionError(f"`{who}`: floor={floor!r} becomes {rounded} in {dtype}; take a number within its range.")
 
 
 def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None) -> Tensor:
@@ -206,8 +227,45 @@ def powm(
             f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
             "spectral_map(M, lambda x: x**alpha)."
         )
-    roots: dict[float, Scalar] = {0.5: Sqrt(floor), -0.5: InverseSqrt(floor)}
-    return apply("powm", M, roots.get(alpha) or Power(floor, alpha=float(alpha)), gradient, solver)
+    return apply("powm", M, _power(float(alpha), floor), gradient, solver)
+
+
+def _power(alpha: float, floor: float | None) -> Scalar:
+    """x^alpha, by its closed form or with its name where it has one."""
+    known: dict[float, Scalar] = {0.5: Sqrt(floor), -0.5: InverseSqrt(floor), -0.25: InverseFourthRoot(floor)}
+    return known.get(alpha) or Power(floor, alpha=alpha)
+
+
+def inv_root(
+    M: Tensor,
+    p: int,
+    *,
+    gradient: Gradient | None = None,
+    solver: RootSolver = AUTO,
+    floor: float | None = None,
+) -> Tensor:
+    """The inverse p-th root of positive definite matrices, Shampoo's preconditioner, with its exact gradient.
+
+    M^(-1/p) = V diag(w^(-1/p)) V^H, which is `powm` at -1/p. On CUDA, real matrices of n > 128 go by matrix products alone
+    for p = 2 and p = 4, as they do with ``solver=NewtonSchulz()`` everywhere.
+
+    Relative error |X - M^(-1/p)|_F / |M^(-1/p)|_F at condition number k: by products below eps in float32 up to k = 1e6,
+    since products are in float64 where that is as fast (CPU, compute capability 8.0, 9.0, 10.0), and below eps k in
+    float64; by eigenpairs below 4 eps k with LAPACK, 16 eps k with cuSOLVER in float32. docs/newton.md has the tables.
+
+    Args:
+        p: a whole number >= 1. `NewtonSchulz` takes 2 and 4; with ``steps`` each of the two roots of p = 4 takes so many.
+        Others, Returns: as in `sqrtm`.
+
+    Raises: as in `inv_sqrtm`.
+
+    >>> inv_root(16 * torch.eye(2), 4)
+    tensor([[0.5000, 0.0000],
+            [0.0000, 0.5000]])
+    """
+    if not is_whole(p):
+        raise OptionError(f"`inv_root`: p must be a whole number >= 1, got {p!r}. For another exponent use powm(M, alpha).")
+    return apply("inv_root", M, _power(-1 / p, floor), gradient, solver)
 
 
 def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:

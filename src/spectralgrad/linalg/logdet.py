@@ -47,8 +47,8 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
             [0.0000, 4.0000]]))
     """
     log = Log(floor)
-    require_floor("logdet", log)
     X, tolerance = as_square("logdet", M)
+    require_floor("logdet", log, X.dtype)
     choice = for_exact("logdet", solver)
     value = evaluate_trace(_LogDet(replace(log, checked=tolerance is not None), choice.solver), X, tolerance)
     return value if X is M else value.to(M.dtype)

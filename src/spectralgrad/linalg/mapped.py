@@ -19,7 +19,7 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .calculus import batched, call, refuse_third_derivative, second_derivative
+from .calculus import AnyScale, batched, call, refuse_third_derivative, second_derivative
 from .elementwise import Elementwise
 
 Factors = tuple[Tensor, ...]  # two, or three
@@ -30,7 +30,7 @@ def _factors(*given: Tensor | None) -> Factors:
 
 
 @dataclass(frozen=True)
-class Frame(ABC):
+class Frame(AnyScale, ABC):
     """A factorisation in which f acts on numbers. Factors: the spectrum (*B, k), the handle (calculus.py), others."""
 
     who: str

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spectralgrad.validation import as_matrix, checking, require_number
 
-from .calculus import evaluate
+from .calculus import AnyScale, evaluate
 from .precision import matmul
 from .scaling import exponent, shifted
 from .solvers import decompose_svd
@@ -61,7 +61,7 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Pinv:
+class _Pinv(AnyScale):
     """A -> pinv(A)^H of a tall matrix. Factors: T of size 1 (*B, m, n), the handle, and U (*B, m, n), S (*B, n),
     Vh (*B, n, n), with zeros in U and Vh for what does not count."""
 

@@ -22,7 +22,7 @@ from torch import Tensor
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
-from .calculus import evaluate
+from .calculus import AtScale1, evaluate
 from .choices import AUTO, for_polar
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
@@ -30,8 +30,9 @@ from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound,
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
+from .scaling import cast, exponent, shifted
 from .solvers import Solver, decompose_svd
-from .svd import singular_triplets
+from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
 __all__ = ["polar"]
 
@@ -47,6 +48,12 @@ class _Polar(ABC):
 
     def unchecked(self) -> "_Polar":
         return self
+
+    @abstractmethod
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1: ...
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return False
 
     @abstractmethod
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
@@ -97,21 +104,18 @@ class _BySVD(_Polar):
         Q = matmul(U, Vh)
         return Q, Q.clone(), S, Vh.mH.contiguous()
 
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        Q, S, V = factors
+        k = exponent(S, 1)
+        return AtScale1(self, (Q, shifted(S, -k), V), -k, -2 * k)
+
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         _, S, V = factors
-        return matmul(matmul(V, self._reciprocal(S) * matmul(V.mH, matmul(E, V))), V.mH)
+        return matmul(matmul(V, reciprocal_sums(S) * matmul(V.mH, matmul(E, V))), V.mH)
 
     def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
-        return matmul(V * (2 * self._reciprocal(S).diagonal(dim1=-2, dim2=-1)).unsqueeze(-2), V.mH)
-
-    @staticmethod
-    def _reciprocal(S: Tensor) -> Tensor:
-        """1/(s_i + s_j) (*B, n, n), and 0 where both are zero."""
-        total = S.unsqueeze(-1) + S.unsqueeze(-2)
-        # Twice the size that rounding gives to a singular value that is zero.
-        null = total <= 2 * S.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1, None]
-        return torch.where(null, 0, 1 / torch.where(null, 1, total))
+        return matmul(V * reciprocal_values(S).unsqueeze(-2), V.mH)
 
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
@@ -141,6 +145,11 @@ class _ByNewton(_Polar):
                 f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
             )
         return Q, Q.clone(), hermitian_part(matmul(Q.mH, A)), hermitian_part(P) / norm
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        Q, H, inverse = factors
+        k = exponent(H)
+        return AtScale1(self, (Q, shifted(H, -k), shifted(inverse, k)), -k, -2 * k)
 
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         _, H, inverse = factors
@@ -185,7 +194,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:
-        U, _, Vh = singular_triplets(X, choice.rule, check)
+        U, _, Vh = singular_triplets("polar", X, choice.rule, check)
         Q = matmul(U, Vh)
     return Q if X is A else Q.to(A.dtype)
 
@@ -193,7 +202,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
 def _by_products(A: Tensor, newton: NewtonSchulz, check: bool) -> Tensor:
     if newton.steps is None:
         by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps))
-        return evaluate(by_newton, A.to(product_dtype(A)), 0.0 if check else None).to(A.dtype)
+        return cast(evaluate(by_newton, cast(A, product_dtype(A)), 0.0 if check else None), A.dtype)
     if check and not is_transformed(A):
         require_finite("polar", A.detach(), "A")
     Q = A / frobenius_norm(A) if A.numel() else A

@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_square, is_number, is_transformed, is_whole
+from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag
 
-from .calculus import evaluate
+from .calculus import AtScale1, evaluate
 from .choices import AUTO, ByDeflation, ByPowerIteration, EigenSolver, Gradient, for_eigenpairs
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .rules import Rule
 from .rules.base import scale
 from .scalars import require_not_negative
+from .scaling import exponent, shifted
 from .solvers import Solver, decompose
 
 __all__ = ["projector"]
@@ -75,6 +76,14 @@ class _Projector:
     def unchecked(self) -> "_Projector":
         return self
 
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        w, V = factors
+        k = exponent(w, 1) if self.rule.scale_free else torch.zeros_like(exponent(w, 1))
+        return AtScale1(self, (shifted(w, -k), V), -k, -2 * k)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return False
+
     def _across(self, w: Tensor) -> tuple[Tensor, Tensor]:
         kept = self.cut.kept(w)
         row, column = kept.unsqueeze(-1), kept.unsqueeze(-2)
@@ -110,16 +119,21 @@ def projector(
     *,
     rank: int | None = None,
     energy: float | None = None,
+    smallest: bool = False,
     gradient: Gradient | None = None,
     solver: EigenSolver = AUTO,
 ) -> Tensor:
-    """The orthogonal projector on the eigenvectors of the largest eigenvalues, U_k U_k^H.
+    """The orthogonal projector on the eigenvectors of the largest eigenvalues, or of the smallest, U_k U_k^H.
+
+    The one on the k smallest is I minus the one on the n - k largest: the same cut, so the same gradient but for its sign.
 
     Args:
         M: (*B, n, n), Hermitian; for ``energy`` positive semi-definite. Only (M + M^H)/2 counts.
         rank: how many eigenvectors to keep, 1 to n.
         energy: instead, keep the fewest whose dropped rest sums to at most 1 - energy of the total, and with the last one
             all that tie with it. 1 keeps everything.
+        smallest: keep the ``rank`` smallest instead; of an indefinite matrix the most negative ones. `PowerIteration` and
+            `PowerDeflation` look for the n - k largest, and what they drop of those is kept.
         gradient: the rule for the gap at the cut; None means `Lorentzian()`.
         solver: how to decompose.
 
@@ -127,13 +141,15 @@ def projector(
         (*B, n, n), Hermitian, idempotent.
 
     Raises:
-        OptionError: rank or energy out of range, or not exactly one of them.
+        OptionError: rank or energy out of range, not exactly one of them, or energy with ``smallest``.
         Others as in `eigh`; DefinitenessError for ``energy`` of an indefinite matrix.
 
     >>> projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=2)
     tensor([[1., 0., 0.],
             [0., 0., 0.],
             [0., 0., 1.]])
+    >>> projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=1, smallest=True).diagonal()
+    tensor([0., 1., 0.])
     """
     X, tolerance = as_square("projector", M)
     n = X.shape[-1]
@@ -143,12 +159,20 @@ def projector(
         raise OptionError(f"`projector`: rank must be a whole number from 1 to {n}, the size of `M`, got {rank!r}.")
     if energy is not None and not (is_number(energy) and 0 < energy <= 1):
         raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")
-    cut = Cut(rank, energy)
+    require_flag("projector", "smallest", smallest)
+    if smallest and energy is not None:
+        raise OptionError(
+            "`projector`: smallest=True needs rank=, got energy=: a part of the sum is counted from the largest eigenvalue "
+            "down. For what projector(M, energy=...) drops, subtract it from the identity."
+        )
+    cut = Cut(n - rank if smallest and rank is not None else rank, energy)
     choice = for_eigenpairs("projector", gradient, solver)
     if choice.way == "rule":
         P = evaluate(_Projector(cut, choice.rule, choice.solver), X, tolerance)
     else:
         P = _through_pairs(X, cut, choice, tolerance)
+    if smallest:
+        P = torch.eye(n, dtype=P.dtype, device=P.device) - P
     return P if X is M else P.to(M.dtype)
 
 

@@ -12,8 +12,8 @@ borders of domains: where eigenvalues may lie, and what happens to those that ro
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,11 +24,13 @@ from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 
 from .precision import matmul
 from .quadrature import second_differences
+from .scaling import bounded, exponent, shifted
 
 _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
+_HALF = 0.5  # for b in (a/2, a] the difference a - b is exact (Sterbenz)
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
 CLAMPED = "clamped_eigenvalue"  # the name of its count
-Root = Literal["sqrt", "inverse sqrt"]
+Root = Literal["sqrt", "inverse sqrt", "inverse fourth root"]
 _FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
 
 
@@ -73,6 +75,15 @@ def require_positive(who: str, w: Tensor, advice: str) -> None:
         )
 
 
+class ScalarAtScale1(NamedTuple):
+    """A function whose differences on these eigenvalues (*B, n) are of size 1, and what they are multiplied with."""
+
+    scalar: "Scalar"
+    eigenvalues: Tensor
+    first: Tensor  # (*B,), in float64: first differences are 2 to this times what the scalar gives
+    second: Tensor  # second ones
+
+
 @dataclass(frozen=True)
 class Scalar(ABC):
     """f on the eigenvalues of a matrix.
@@ -86,6 +97,7 @@ class Scalar(ABC):
     checked: bool = False
 
     lowest_floor = -math.inf  # a floor must lie above it
+    can_overflow: ClassVar[bool] = False  # f of a finite eigenvalue
     root: ClassVar[Root | None] = None  # which root it is, where matrix products can compute it
 
     # What a function is: on clamped eigenvalues c (*B, n).
@@ -130,7 +142,10 @@ class Scalar(ABC):
             border = self.border(w)
             if border is not None:
                 count_on_device(CLAMPED, w <= border[0])
-        return self.f(self.clamp(w)[0]) if w.numel() else w
+        if w.numel() == 0:
+            return w
+        y = self.f(self.clamp(w)[0])
+        return bounded(y) if self.can_overflow else y
 
     def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         """Clamped eigenvalues and which were clamped (*B, n); None if none can be."""
@@ -142,6 +157,23 @@ class Scalar(ABC):
             return w, None
         clamped = w <= border[0]
         return torch.where(clamped, border[1], w), clamped
+
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        """What keeps differences within the range of numbers; here nothing, since nothing is known of f."""
+        zero = torch.zeros(w.shape[:-1], dtype=torch.float64, device=w.device)
+        return ScalarAtScale1(self, w, zero, zero)
+
+    def _homogeneous(self, w: Tensor, degree: float) -> ScalarAtScale1:
+        """For f(c x) = c^degree f(x), or log: f[c a, c b] = c^(degree - 1) f[a, b]. The steepest place comes to scale 1."""
+        c = self.clamp(w)[0]
+        steepest = c[..., :1] if degree < 1 else c[..., -1:]
+        k = exponent(torch.where(steepest > 0, steepest, c[..., -1:]), 1)
+        k = k + k % 2  # even, for square roots: their exponents stay whole
+        floor = None
+        if self.floor is not None:
+            floor = shifted(torch.full_like(w[..., :1], self.floor), -k)  # one for each matrix
+        scaled = replace(self, floor=floor)  # type: ignore[arg-type]
+        return ScalarAtScale1(scaled, shifted(w, -k), (degree - 1) * k.double(), (degree - 2) * k.double())
 
     def loewner(self, w: Tensor) -> Tensor:
         """First divided differences (*B, n, n) of the clamped function.
@@ -204,6 +236,14 @@ def _reciprocal(x: Tensor) -> Tensor:
     return torch.where(zero, 0, 1 / torch.where(zero, 1, x))
 
 
+def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
+    """log(a/b) for a >= b >= 0, right relative to itself; infinite at b = 0 < a, and 0 at a = b = 0."""
+    positive = a > 0
+    ratio = torch.where(positive, b, 1) / torch.where(positive, a, 1)
+    near = ratio > _HALF  # there a - b is exact, and the logarithm of the quotient is not
+    return torch.where(near, torch.log1p((a - b) / torch.where(near & positive, b, 1)), -ratio.log())
+
+
 @dataclass(frozen=True)
 class Sqrt(_NonNegative):
     """x^(1/2): f[a^2, b^2] = 1/(a + b), f[a^2, b^2, c^2] = -1/((a + b)(b + c)(a + c))."""
@@ -212,6 +252,9 @@ class Sqrt(_NonNegative):
 
     def f(self, c: Tensor) -> Tensor:
         return c.sqrt()
+
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        return self._homogeneous(w, 0.5)
 
     def in_kernel(self) -> ScalarFunction:
         return ScalarFunction("SQRT", "TO_ZERO", floor=self.floor)
@@ -239,6 +282,9 @@ class InverseSqrt(_Positive):
     def f(self, c: Tensor) -> Tensor:
         return c.rsqrt()
 
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        return self._homogeneous(w, -0.5)
+
     def in_kernel(self) -> ScalarFunction:
         return ScalarFunction("INVERSE_SQRT", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
 
@@ -263,20 +309,29 @@ class InverseSqrt(_Positive):
 
 @dataclass(frozen=True)
 class Power(Scalar):
-    """x^alpha: for a >= b and t = log(a/b), f[a, b] = a^(alpha - 1) expm1(-alpha t) / expm1(-t)."""
+    """x^alpha. For a >= b and t = log(a/b), f[a, b] is, each written so that no factor overflows before the product,
+
+    a^(alpha - 1) (1 - e^(-alpha t)) / ((a - b)/a)   for alpha >= 0
+    b^(alpha - 1) (e^(alpha t) - 1) / ((a - b)/b)    for alpha < 0.
+    """
 
     alpha: float = 1.0
 
     lowest_floor = 0.0
+    can_overflow = True
 
     def require(self, who: str, w: Tensor) -> None:
-        if self.floor is not None:
-            return
-        if self.alpha < 0:
-            require_positive(who, w, _FLOOR_ADVICE)
-        else:
-            require_not_negative(
-                who, w, "For a whole alpha use torch.linalg.matrix_power; else pass floor= to clamp its eigenvalues."
+        if self.floor is None:
+            if self.alpha < 0:
+                require_positive(who, w, _FLOOR_ADVICE)
+            else:
+                require_not_negative(
+                    who, w, "For a whole alpha use torch.linalg.matrix_power; else pass floor= to clamp its eigenvalues."
+                )
+        if w.numel() and not bool(torch.isfinite(self.f(self.clamp(w)[0])).all()):
+            raise NonFiniteError(
+                f"`{who}`: the power {self.alpha:g} of an eigenvalue overflows {w.dtype}: they reach from "
+                f"{float(w.min()):.4g} to {float(w.max()):.4g}. Scale M first, or use float64."
             )
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -287,10 +342,16 @@ class Power(Scalar):
     def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.floor is None and self.alpha >= 1:
             return w.clamp(min=0), None  # the slope at zero is finite: nothing to leave out
+        if self.floor is None and self.alpha < 0 and self.checked:
+            return w, None
         return super().clamp(w)
+
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        return self._homogeneous(w, self.alpha)
 
     def in_kernel(self) -> ScalarFunction:
         border = "NOT_NEGATIVE" if self.alpha >= 1 else "TO_ZERO" if self.alpha >= 0 else "TO_ROUNDING"
+        border = "NOTHING" if self.alpha < 0 and self.checked else border
         return ScalarFunction("POWER", border, self.alpha, self.floor)
 
     def f(self, c: Tensor) -> Tensor:
@@ -298,22 +359,37 @@ class Power(Scalar):
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-        positive = a > 0
-        top = torch.where(positive, a, 1)
-        t = -torch.log1p(-torch.where(positive, a - b, 0) / top)  # infinite at b = 0, where the ratio is 1
-        tie = t == 0
-        ratio = torch.expm1(-self.alpha * t) / torch.expm1(-torch.where(tie, 1, t))
-        ratio = torch.where(tie, self.alpha, ratio)
+        if self.alpha == 0:
+            return torch.zeros_like(a)
+        t, gap, tie = _log_ratio(a, b), a - b, a == b
+        base = a if self.alpha > 0 else b
+        positive = base > 0
+        base = torch.where(positive, base, 1)
+        change = -math.copysign(1, self.alpha) * torch.expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
+        ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
-        return torch.where(positive, top.pow(self.alpha - 1) * ratio, at_zero)
+        # Not base^(alpha - 1): alpha - 1 is rounded, and a logarithm of 600 makes that 100 eps.
+        return torch.where(positive, base.pow(self.alpha) / base * ratio, at_zero)
 
     def curvature(self, x: Tensor) -> Tensor:
         return self.alpha * (self.alpha - 1) * x.pow(self.alpha - 2)
 
 
 @dataclass(frozen=True)
+class InverseFourthRoot(Power):
+    """x^(-1/4): the power that matrix products can compute too."""
+
+    alpha: float = -0.25
+
+    root = "inverse fourth root"
+
+
+@dataclass(frozen=True)
 class Log(_Positive):
-    """log x: f[a, b] = log1p(r) / (r b) with r = (a - b)/b for a >= b."""
+    """log x: f[a, b] = log(a/b) / (a - b)."""
+
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        return self._homogeneous(w, 0.0)
 
     def in_kernel(self) -> ScalarFunction:
         return ScalarFunction("LOG", "NOTHING" if self.checked else "TO_ROUNDING", floor=self.floor)
@@ -323,9 +399,8 @@ class Log(_Positive):
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-        r = (a - b) / b
-        tie = r == 0
-        return torch.where(tie, 1, torch.log1p(r) / torch.where(tie, 1, r)) / b
+        tie = a == b
+        return torch.where(tie, 1, _log_ratio(a, b)) / torch.where(tie, b, a - b)
 
     def curvature(self, x: Tensor) -> Tensor:
         return -x.pow(-2)
@@ -336,6 +411,14 @@ class Exp(Scalar):
     """exp x: f[a, b] = exp(a) (1 - exp(-(a - b))) / (a - b) for a >= b."""
 
     near = 0.1
+    can_overflow = True
+
+    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
+        """exp(x) = e^s exp(x - s), with s the largest eigenvalue."""
+        s = self.clamp(w)[0][..., -1:]
+        scaled = replace(self, floor=None if self.floor is None else self.floor - s)  # type: ignore[arg-type]
+        q = s[..., 0].double() / math.log(2)
+        return ScalarAtScale1(scaled, w - s, q, q)
 
     def require(self, who: str, w: Tensor) -> None:
         largest = torch.finfo(w.dtype).max

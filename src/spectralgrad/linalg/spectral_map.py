@@ -13,6 +13,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_square
 
+from .calculus import AtScale1
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_function
 from .eigh import eigenpairs
 from .elementwise import Elementwise
@@ -58,8 +59,8 @@ def spectral_map(
     if not callable(f):
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
     function = Elementwise(floor, function=f)
-    require_floor("spectral_map", function)
     X, tolerance = as_square("spectral_map", M)
+    require_floor("spectral_map", function, X.dtype)
     choice = for_function("spectral_map", X, gradient, solver, function.root, floor)
     assert choice.way != "products"  # refused: f is no root
     if choice.way == "exact":
@@ -108,6 +109,12 @@ class _Eigenbasis(Frame):
 
     def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         return self._spectral().second(factors, E1, E2)
+
+    def at_scale_1(self, factors: Factors) -> AtScale1:
+        return self._spectral().at_scale_1(factors)
+
+    def takes_any_scale(self, factors: Factors) -> bool:
+        return self._spectral().takes_any_scale(factors)
 
     def _spectral(self) -> Spectral:
         return Spectral(self.who, self.function, self.solver)

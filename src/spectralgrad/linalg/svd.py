@@ -1,45 +1,61 @@
-"""Reduced singular value decomposition with a chosen gradient rule.
+"""Singular value decomposition with a chosen gradient rule.
 
-For A = U diag(s) V^H and P = U^H dA V, with H = (P + P^H)/2 and W = (P - P^H)/2,
+For A = U diag(s) V^H, reduced, and P = U^H dA V, with H = (P + P^H)/2 and W = (P - P^H)/2,
 
     ds = Re diag(P)
     dU = U (D * H + F * W) + (I - U U^H) dA V S^-1
-    dV = V (D * H - F * W) + (I - V V^H) dA^H U S^-1,      D_ij ~ 1/(s_j - s_i),  F_ij ~ 1/(s_i + s_j).
+    dV = V (D * H - F * W) + (I - V V^H) dA^H U S^-1,      D_ij ~ 1/(s_j - s_i),  F_ij = 1/(s_i + s_j).
 
-Only D knows gaps. The rule is asked for the spectrum (s^2, 0), scaled to largest value 1: D = K (s_i + s_j), and
-1/s = s/(s^2 - 0), since the null space has the singular value 0; F follows from 1/s. So one rule bounds all three. In the
-complex case the diagonal of W turns the phases of a pair of singular vectors against each other; their common phase is
-free, and the loss must not depend on it. Backward is the adjoint. See docs/svd.md.
+Only D knows gaps: it is the rule's K of the singular values, relative to the largest. F and S^-1 are exact, and 0 where
+they would divide by what is zero to rounding. In the complex case the diagonal of W turns the phases of a pair of singular
+vectors against each other; their common phase is free, and the loss must not depend on it. Backward is the adjoint. See
+docs/svd.md.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.validation import as_matrix, checking, is_forced
+from spectralgrad.errors import OptionError
+from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_flag
 
 from .calculus import batched, call
 from .choices import AUTO, for_svd
+from .decomposition import Scales, Some, factorise
 from .precision import matmul
 from .rules import Rule
-from .rules.base import bounded
+from .scaling import exponent
 from .solvers import Solver, decompose_svd
 
-__all__ = ["svd"]
+__all__ = ["SingularTriplets", "svd", "svdvals"]
 
 
-def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> tuple[Tensor, Tensor, Tensor]:
+class SingularTriplets(NamedTuple):
+    """What `svd` returns: a tuple, with the names of `torch.linalg.svd`."""
+
+    U: Tensor
+    S: Tensor
+    Vh: Tensor
+
+
+def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO, full_matrices: bool = False) -> SingularTriplets:
     """U, S, Vh of A = U diag(S) Vh, as `torch.linalg.svd(A, full_matrices=False)`, with a gradient that is bounded.
 
     Args:
         A: (*B, m, n), real or complex, any shape.
-        gradient: a rule for the gaps of the squared singular values and for 1/S; None means `Lorentzian()`.
+        gradient: a rule for the gaps of the singular values; None means `Lorentzian()`. Sums of singular values and 1/S
+            take no rule: they are exact, and 0 where they would divide by rounding.
         solver: `Auto()`, `Lapack()` or `SVD()`; all are LAPACK's divide and conquer (on CUDA: torch's choice).
+        full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
+            the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
 
     Returns:
-        (U, S, Vh): (*B, m, k), (*B, k) descending, (*B, k, n), k = min(m, n).
+        (U, S, Vh): (*B, m, k), (*B, k) descending, (*B, k, n), k = min(m, n); also as .U, .S and .Vh. With torch.func.vmap
+        give ``out_dims`` as one number, not as a tuple.
 
     Raises:
         ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError.
@@ -51,36 +67,57 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> tu
     tensor(True)
     """
     X = as_matrix("svd", A, square=False, name="A")
-    check = checking(A)
+    require_flag("svd", "full_matrices", full_matrices)
     choice = for_svd("svd", gradient, solver)
-    U, S, Vh = singular_triplets(X, choice.rule, check)
-    return (U, S, Vh) if X is A else (U.to(A.dtype), S.to(A.dtype), Vh.to(A.dtype))
+    U, S, Vh = singular_triplets("svd", X, choice.rule, checking(A))
+    if full_matrices:
+        U, Vh = _completed(U, X), _completed(Vh.mH, X).mH
+    return SingularTriplets(as_given(U, A), as_given(S, A), as_given(Vh, A))
 
 
-def singular_triplets(A: Tensor, rule: Rule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
+    """Singular values, descending, as `torch.linalg.svdvals`; dA = U diag(gS) V^H.
+
+    No gap appears in this gradient, so no rule is needed. Inside a tie, and at zero, only symmetric functions of them have a
+    derivative. Second derivatives take `Lorentzian()`.
+
+    Args, Raises: as in `svd`.
+
+    Returns:
+        (*B, min(m, n)).
+
+    >>> svdvals(torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))
+    tensor([2., 1.])
+    """
+    X = as_matrix("svdvals", A, square=False, name="A")
+    choice = for_svd("svdvals", None, solver)
+    return as_given(singular_triplets("svdvals", X, choice.rule, checking(A))[1], A)
+
+
+def singular_triplets(who: str, A: Tensor, rule: Rule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, Vh with the rule's gradient, of an ``A`` (*B, m, n) that can be decomposed."""
-    function = _Svd if torch.compiler.is_compiling() else _SvdFunc
-    return call(function, A, rule, check)  # type: ignore[no-any-return]
+    U, S, Vh = factorise(_Svd(who, rule), 0.0 if check else None, A)
+    return U, S, Vh
 
 
-def _coefficients(rule: Rule, S: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """D (*B, k, k) ~ 1/(s_j - s_i), F (*B, k, k) ~ 1/(s_i + s_j) and (*B, k) ~ 1/s, all bounded by the rule."""
-    if S.shape[-1] == 0:
-        empty = S.new_zeros(*S.shape, 0)
-        return empty, empty, S
-    size = S.detach()[..., :1]
-    size = torch.where(size > 0, size, 1)
-    s = S / size
-    K = rule.coefficients(torch.nn.functional.pad(s * s, (0, 1)))
-    inverse = s * K[..., -1, :-1] / size
-    row, column = s.unsqueeze(-1), s.unsqueeze(-2)
-    D = K[..., :-1, :-1] * (row + column) / size.unsqueeze(-1)
-    # 1/(a + b) = (1/a) / (1 + b/a) for a >= b, so that 1/a is the bounded one
-    row_leads = row >= column
-    larger = torch.where(row_leads, row, column)
-    ratio = torch.where(row_leads, column, row) / torch.where(larger > 0, larger, 1)
-    F = torch.where(row_leads, inverse.unsqueeze(-1), inverse.unsqueeze(-2)) / (1 + ratio)
-    return bounded(D), bounded(F), bounded(inverse)
+def reciprocal_sums(S: Tensor) -> Tensor:
+    """1/(s_i + s_j) (*B, k, k) of descending singular values, and 0 where the sum is zero to rounding."""
+    return _reciprocal(S.unsqueeze(-1) + S.unsqueeze(-2), 2 * _rounding(S).unsqueeze(-1))
+
+
+def reciprocal_values(S: Tensor) -> Tensor:
+    """1/s (*B, k), and 0 where s is zero to rounding."""
+    return _reciprocal(S, _rounding(S))
+
+
+def _rounding(S: Tensor) -> Tensor:
+    """The size (*B, 1) that rounding gives to a singular value that is zero."""
+    return S.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1].detach()
+
+
+def _reciprocal(x: Tensor, rounding: Tensor) -> Tensor:
+    null = x <= rounding
+    return torch.where(null, 0, 1 / torch.where(null, 1, x))
 
 
 def _outside(U: Tensor, X: Tensor) -> Tensor:
@@ -94,70 +131,101 @@ def _parts(D: Tensor, F: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
     return (DX + DX.mH) / 2, (FX - FX.mH) / 2
 
 
-def _pushforward(rule: Rule, U: Tensor, S: Tensor, Vh: Tensor, dA: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    V = Vh.mH
-    dAV = matmul(dA, V)  # (*B, m, k)
-    P = matmul(U.mH, dAV)
-    D, F, inverse = _coefficients(rule, S)
-    hermitian, skew = D * (P + P.mH) / 2, F * (P - P.mH) / 2
-    dU, dV = matmul(U, hermitian + skew), matmul(V, hermitian - skew)
-    if U.shape[-2] > U.shape[-1]:
-        dU = dU + _outside(U, dAV) * inverse.unsqueeze(-2)
-    if V.shape[-2] > V.shape[-1]:
-        dV = dV + _outside(V, matmul(dA.mH, U)) * inverse.unsqueeze(-2)
-    return dU, P.diagonal(dim1=-2, dim2=-1).real, dV.mH
+@dataclass(frozen=True)
+class _Svd:
+    """See decomposition.py for what the methods are used for."""
 
+    who: str
+    rule: Rule
 
-def _pullback(
-    rule: Rule, U: Tensor, S: Tensor, Vh: Tensor, gU: Tensor | None, gS: Tensor | None, gVh: Tensor | None
-) -> Tensor | None:
-    if gU is None and gS is None and gVh is None:
-        return None
-    V = Vh.mH
-    D, F, inverse = _coefficients(rule, S)
-    inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
-    result = None
-    if gU is not None:
-        hermitian, skew = _parts(D, F, matmul(U.mH, gU))
-        inner = inner + hermitian + skew
+    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return decompose_svd(self.who, matrices[0], tolerance is not None)
+
+    def scales(self, factors: Sequence[Tensor]) -> Scales:
+        k = exponent(factors[1], 1)
+        return Scales((None, k, None), (k,))
+
+    def _gaps(self, S: Tensor) -> Tensor:
+        """D (*B, k, k) ~ 1/(s_j - s_i), from the rule for s / s_1: relative, whatever the rule."""
+        size = torch.where(S > 0, S, 1)[..., :1].detach()
+        return self.rule.coefficients(S / size) / size.unsqueeze(-1)
+
+    def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
+        (U, S, Vh), (gU, gS, gVh) = factors, cotangents
+        V = Vh.mH
+        if gU is None and gVh is None:
+            assert gS is not None
+            return (matmul(U * gS.unsqueeze(-2), Vh),)
+        D, F = self._gaps(S), reciprocal_sums(S)
+        inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
+        outer = []
+        if gU is not None:
+            hermitian, skew = _parts(D, F, matmul(U.mH, gU))
+            inner = inner + hermitian + skew
+            if U.shape[-2] > U.shape[-1]:
+                outer.append(matmul(_outside(U, gU) * reciprocal_values(S).unsqueeze(-2), Vh))
+        if gVh is not None:
+            gV = gVh.mH
+            hermitian, skew = _parts(D, F, matmul(V.mH, gV))
+            inner = inner + hermitian - skew
+            if V.shape[-2] > V.shape[-1]:
+                outer.append(matmul(U, (_outside(V, gV) * reciprocal_values(S).unsqueeze(-2)).mH))
+        return (sum(outer, matmul(matmul(U, inner), Vh)),)
+
+    def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor, Tensor]:
+        (U, S, Vh), (dA,) = factors, directions
+        assert dA is not None
+        V = Vh.mH
+        dAV = matmul(dA, V)  # (*B, m, k)
+        P = matmul(U.mH, dAV)
+        hermitian = self._gaps(S) * (P + P.mH) / 2
+        skew = reciprocal_sums(S) * (P - P.mH) / 2
+        dU, dV = matmul(U, hermitian + skew), matmul(V, hermitian - skew)
         if U.shape[-2] > U.shape[-1]:
-            result = matmul(_outside(U, gU) * inverse.unsqueeze(-2), Vh)
-    if gVh is not None:
-        gV = gVh.mH
-        hermitian, skew = _parts(D, F, matmul(V.mH, gV))
-        inner = inner + hermitian - skew
+            dU = dU + _outside(U, dAV) * reciprocal_values(S).unsqueeze(-2)
         if V.shape[-2] > V.shape[-1]:
-            outer = matmul(U, (_outside(V, gV) * inverse.unsqueeze(-2)).mH)
-            result = outer if result is None else result + outer
-    core = matmul(matmul(U, inner), Vh)
-    return core if result is None else core + result
+            dV = dV + _outside(V, matmul(dA.mH, U)) * reciprocal_values(S).unsqueeze(-2)
+        return dU, P.diagonal(dim1=-2, dim2=-1).real, dV.mH
 
 
-class _Svd(Function):  # twice, for torch.compile and for the rest: see calculus.py
-    @staticmethod
-    def forward(A: Tensor, rule: Rule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
-        return decompose_svd("svd", A, check)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.rule = inputs[1]
-        ctx.save_for_backward(*output)
-        ctx.save_for_forward(*output)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
-        U, S, Vh = ctx.saved_tensors
-        return _pullback(ctx.rule, U, S, Vh, *grads), None, None
+# full_matrices
 
 
-class _SvdFunc(_Svd):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, Tensor, Tensor]:
-        U, S, Vh = ctx.saved_tensors
-        return _pushforward(ctx.rule, U, S, Vh, tangent)
+def _completed(U: Tensor, A: Tensor) -> Tensor:
+    """U (*B, m, k) with m - k more orthonormal columns, which are constants."""
+    if U.shape[-2] == U.shape[-1]:
+        return U
+    return torch.cat([U, call(_Complement, U, A)], -1)
+
+
+class _Complement(Function):
+    """Orthonormal columns (*B, m, m - k) beside those of U; no gradient may reach them."""
 
     @staticmethod
-    def vmap(info: Any, dims: Any, A: Tensor, rule: Rule, check: bool) -> tuple[Any, Any]:
-        (A,) = batched(info, dims[:1], (A,))
-        return _SvdFunc.apply(A, rule, check and is_forced()), (0, 0, 0)
+    def forward(U: Tensor, A: Tensor) -> Tensor:
+        complete: Tensor = torch.linalg.qr(U, mode="complete")[0]
+        return complete[..., U.shape[-1] :].contiguous()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.shape = inputs[1].shape
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+        if checking(grad) and not is_transformed(grad):
+            if bool(grad.any()):
+                raise OptionError(
+                    "`svd`: with full_matrices=True the added columns of U and rows of Vh are constants, but a gradient "
+                    "reached them. Leave them out of the loss, or use full_matrices=False."
+                )
+            return None, grad.new_zeros(ctx.shape)
+        reached = (grad != 0).any(-1, keepdim=True).any(-2, keepdim=True)
+        return None, grad.new_zeros(ctx.shape).masked_fill(reached, torch.nan)
+
+    @staticmethod
+    def jvp(ctx: Any, tU: Tensor | None, tA: Tensor | None) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, U: Tensor, A: Tensor) -> tuple[Tensor, int]:
+        return _Complement.apply(*batched(info, dims, (U, A))), 0

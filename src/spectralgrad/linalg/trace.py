@@ -16,12 +16,12 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .calculus import batched, call, derivative, is_constant, refuse_third_derivative
+from .calculus import AnyScale, batched, call, derivative, is_constant, refuse_third_derivative
 
 Factors = tuple[Tensor, ...]
 
 
-class Trace(ABC):
+class Trace(AnyScale, ABC):
     """A number t(M) with its gradient f(M) and the derivative of that, through one factorisation."""
 
     handle = 1  # which factor carries the differential

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch.nn import (
     BatchNorm1d,
     BatchNorm2d,
@@ -172,20 +171,11 @@ def _built(
 
 
 @torch.no_grad()
-def _carry_statistics(old: Any, new: Any) -> None:
+def _carry_statistics(old: Any, new: BatchStatistics) -> None:
     if old.running_mean is None:
         return
-    new.running_mean.copy_(old.running_mean)
+    new.get_buffer("running_mean").copy_(old.running_mean)
     if old.num_batches_tracked is not None:
-        new.num_batches_tracked.copy_(old.num_batches_tracked)
-    if isinstance(new, PCADenoise1d | PCADenoise2d):
-        # Standardised channels have variance 1, and nothing is known of their correlations: the buffer's initial I. All
-        # eigenvalues tie, an energy cut keeps them all, and the layer computes what the batch norm did.
-        new.get_buffer("running_var").copy_(old.running_var)
-        return
-    variance: Tensor = old.running_var.view(new.groups, new.group_size)
-    if new.running == "covariance":
-        new.running_covariance.copy_(torch.diag_embed(variance))
-    else:
-        wide = variance.to(torch.promote_types(variance.dtype, torch.float32))
-        new.running_whitening.copy_(torch.diag_embed((wide + new.eps).rsqrt()))
+        new.get_buffer("num_batches_tracked").copy_(old.num_batches_tracked)
+    for name, value in new.from_variance(old.running_var).items():
+        new.get_buffer(name).copy_(value)

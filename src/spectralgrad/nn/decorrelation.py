@@ -4,32 +4,19 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from spectralgrad.errors import OptionError
-from spectralgrad.kernels import jacobi
 from spectralgrad.kernels.whitening import Running
-from spectralgrad.linalg.choices import (
-    AUTO,
-    Gradient,
-    RootSolver,
-    for_whitening,
-    solver_of_exact,
-    takes_jacobi_kernel,
-)
-from spectralgrad.linalg.eigh import eigh
-from spectralgrad.linalg.functions import inv_sqrtm, with_pullback
-from spectralgrad.linalg.scalars import InverseSqrt
-from spectralgrad.validation import asymmetry_tolerance
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, for_whitening
+from spectralgrad.validation import require_one_of
 
-from .base import BatchMap, BatchStatistics
+from .base import BatchStatistics
 from .nodes import WhitenedStep
-from .statistics import covariance_of, shifted
+from .whitening import Kind, Whitening, is_plain
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
 
 
-class _DecorrelatedBatchNorm(BatchStatistics):
+class _DecorrelatedBatchNorm(Whitening, BatchStatistics):
     running_covariance: Tensor | None
     running_whitening: Tensor | None
 
@@ -42,7 +29,7 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        whitening: Literal["zca", "pca"] = "zca",
+        whitening: Kind = "zca",
         running: Literal["covariance", "whitening"] = "covariance",
         gradient: Gradient | None = None,
         solver: RootSolver = AUTO,
@@ -51,11 +38,9 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        who = type(self).__name__
-        if whitening not in ("zca", "pca"):
-            raise OptionError(f'`{who}`: whitening must be "zca" or "pca", got {whitening!r}.')
-        if running not in ("covariance", "whitening"):
-            raise OptionError(f'`{who}`: running must be "covariance" or "whitening", got {running!r}.')
+        who = self.who
+        require_one_of(who, "whitening", whitening, ("zca", "pca"))
+        require_one_of(who, "running", running, ("covariance", "whitening"))
         super().__init__(
             num_features,
             group_size,
@@ -73,45 +58,7 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         self.gradient = for_whitening(who, whitening, gradient, solver)
         self.solver = solver
         self.warm_start = warm_start
-        self.last_basis: Tensor | None = None  # eigenvectors (groups, d, d) of the last training step, not in state_dict
-
-    def whitening_matrix(self, covariance: Tensor) -> Tensor:
-        """W (*B, d, d) for a covariance (*B, d, d) without eps.
-
-        ZCA: (covariance + eps I)^(-1/2). PCA: L^(-1/2) V^T, largest eigenvalue first, each eigenvector with its largest
-        entry positive. Eigenvalues that rounding left below eps count as eps.
-        """
-        return self._whitening(shifted(covariance, self.eps))
-
-    def _whitening(self, C: Tensor) -> Tensor:
-        """W for a covariance that was shifted."""
-        if self.whitening == "zca":
-            floor = self.eps if self.solver.has_eigenvalues else None
-            return inv_sqrtm(C, gradient=self.gradient, solver=self.solver, floor=floor)
-        w, V = eigh(C, gradient=self.gradient, solver=self.solver)  # type: ignore[arg-type]
-        sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()
-        w = torch.where(w < self.eps, self.eps, w)
-        return (V * sign * w.rsqrt().unsqueeze(-2)).mT.flip(-2)
-
-    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
-        covariance = covariance_of(scatter, samples)
-        W = self._whitening(shifted(covariance, self.eps))
-        running = covariance if self.running == "covariance" else W
-        return BatchMap(W, covariance, {f"running_{self.running}": running})
-
-    def from_batch_in_node(self, scatter: Tensor, samples: int) -> BatchMap:
-        solver = solver_of_exact(self.gradient, self.solver) if self.whitening == "zca" else None
-        if solver is None:
-            return self.from_batch(scatter, samples)
-        covariance = covariance_of(scatter.detach(), samples)
-        C = shifted(covariance, self.eps)
-        W, pullback, basis = with_pullback(
-            "inv_sqrtm", C, InverseSqrt(self.eps), solver, asymmetry_tolerance(C), self._start(C.shape, C.device, C.dtype)
-        )
-        self.last_basis = basis if self.warm_start and jacobi.runs_on(C) else None
-        twice = 2 / max(samples, 1)  # a spectral function's derivative is symmetric
-        running = covariance if self.running == "covariance" else W
-        return BatchMap(W, covariance, {f"running_{self.running}": running}, lambda dW: pullback(dW).mul_(twice))
+        self.last_basis = None  # not in state_dict
 
     def from_running(self, dtype: torch.dtype) -> Tensor:
         if self.running == "whitening":
@@ -121,19 +68,15 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         options = (dtype, self.eps, self.whitening, self.gradient, self.solver)
         return self.keep(self.running_covariance, options, lambda C: self.whitening_matrix(C.to(dtype)))
 
-    # A training step as a whole in kernels.
+    def from_variance(self, variance: Tensor) -> dict[str, Tensor]:
+        if self.running == "whitening":
+            wide = variance.to(torch.promote_types(variance.dtype, torch.float32))
+            variance = (wide + self.eps).rsqrt().to(variance.dtype)
+        return {f"running_{self.running}": torch.diag_embed(variance.view(self.groups, self.group_size))}
 
     def is_kernel_step(self, input: Tensor) -> bool:
-        return (
-            self.whitening == "zca"
-            and self.running == "covariance"
-            and self.process_group is None
-            and self.momentum is not None
-            and takes_jacobi_kernel(self.gradient, self.solver)
-            and all(
-                x is None or _is_plain(x, input.device)
-                for x in (self.weight, self.bias, self.running_mean, self.running_covariance)
-            )
+        return super().is_kernel_step(input) and all(
+            x is None or is_plain(x, input.device) for x in (self.running_mean, self.running_covariance)
         )
 
     def averages(self) -> Running | None:
@@ -143,32 +86,16 @@ class _DecorrelatedBatchNorm(BatchStatistics):
         assert self.momentum is not None
         return Running(mean, covariance, batches, self.momentum)
 
-    def starting_basis(self, input: Tensor) -> Tensor | None:
-        if not self.warm_start:
-            return None
-        return self._start((self.groups, self.group_size, self.group_size), input.device, torch.float32)
-
     def remember_step(self, step: WhitenedStep) -> None:
-        self.last_basis = step.of_groups(step.kept.V) if self.warm_start else None
+        super().remember_step(step)
         if self.training and self.monitored:
             self.last_covariance = step.of_groups(step.kept.covariance)
-
-    def _start(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor | None:
-        """The eigenvectors of the last step, if they fit."""
-        V = self.last_basis
-        fits = self.warm_start and V is not None and (V.shape, V.device, V.dtype) == (shape, device, dtype)
-        return V if fits else None
 
     def extra_repr(self) -> str:
         return (
             f"{super().extra_repr()}, whitening={self.whitening!r}, running={self.running!r}, gradient={self.gradient}, "
             f"solver={self.solver}{', warm_start=True' if self.warm_start else ''}"
         )
-
-
-def _is_plain(x: Tensor, device: torch.device) -> bool:
-    """Whether a kernel can read ``x`` as float32 numbers."""
-    return x.dtype == torch.float32 and x.device == device and type(x) in (Tensor, Parameter) and x.is_contiguous()
 
 
 class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):

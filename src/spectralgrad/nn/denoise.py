@@ -10,7 +10,9 @@ from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoisi
 from spectralgrad.linalg.projector import projector
 from spectralgrad.validation import checks, is_number, is_whole
 
-from .base import BatchMap, BatchStatistics
+from .base import BatchStatistics
+from .export import require_no_onnx
+from .normalizer import BatchMap
 from .statistics import covariance_of
 
 __all__ = ["PCADenoise1d", "PCADenoise2d"]
@@ -38,7 +40,7 @@ class _PCADenoise(BatchStatistics):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        who = type(self).__name__
+        who = self.who
         super().__init__(
             num_features,
             None,
@@ -69,6 +71,7 @@ class _PCADenoise(BatchStatistics):
 
     def projector(self, covariance: Tensor) -> Tensor:
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
+        require_no_onnx(self.who, self.solver)
         return projector(covariance, rank=self.rank, energy=self.energy, gradient=self.gradient, solver=self.solver)
 
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
@@ -83,6 +86,12 @@ class _PCADenoise(BatchStatistics):
         assert self.running_var is not None
         inverse = (self.running_var.to(dtype) + self.eps).rsqrt().unsqueeze(0)  # (1, C)
         return inverse if self.keeps_all else self.running_projector(dtype) * inverse.unsqueeze(-2)
+
+    def from_variance(self, variance: Tensor) -> dict[str, Tensor]:
+        # Standardised channels have variance 1, and nothing is known of their correlations. All eigenvalues of I tie, an
+        # energy cut keeps them all, and the layer computes what the batch norm did.
+        correlations = torch.eye(self.num_features, dtype=variance.dtype, device=variance.device)
+        return {"running_var": variance, "running_covariance": correlations}
 
     def running_projector(self, dtype: torch.dtype) -> Tensor:
         """P (1, C, C) of the running covariance, kept until that changes."""

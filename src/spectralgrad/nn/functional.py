@@ -1,4 +1,4 @@
-"""Covariance pooling, whitening and colouring, colour transfer: the layers without their state."""
+"""Covariance pooling, whitening, whitening and colouring, colour transfer: the layers without their state."""
 
 import math
 from typing import Literal
@@ -6,15 +6,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, require_flag, require_number, require_one_of, require_part
+from spectralgrad.validation import is_whole, require_dense, require_flag, require_number, require_one_of, require_part
 
-from .maps import color_samples, map_samples
-from .powers import centred, covariance, covariance_power, inverse_root, nonzero_max, power_of
+from .maps import as_columns, color_samples, map_samples, may_look, require_pooled, tokens_as_maps
+from .normalizer import require_features
+from .powers import centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, within_squares
+from .route import route_of
+from .whitening import Kind, Stateless
 
-__all__ = ["color_transfer", "covariance_pool", "whiten_color"]
+__all__ = ["color_transfer", "covariance_pool", "whiten", "whiten_color"]
 
 Normalize = Literal["frobenius"]
 Output = Literal["triangle", "matrix", "features"]
@@ -34,14 +37,15 @@ def covariance_pool(
 ) -> Tensor:
     """The covariance of the channels over the positions of each map, raised to a power (PAMI Alg. 3, ECCV22 eq. 44).
 
-    With X the centred map, C channels by n = H W positions,
+    With X the centred map, C channels by n = H W positions, or C features by n = T tokens,
 
         S = (X X^T / n + eps I)^power,          and with normalize="frobenius" S / |S|_F,
 
     which is PAMI eq. 29, l_i^power / (sum_k l_k^(2 power))^(1/2), on the eigenvalues l; S = 0 stays 0.
 
     Args:
-        x: (*B, C, H, W), real; bf16 and fp16 are computed in float32.
+        x: maps (*B, C, H, W), or with three dimensions tokens (N, T, C), as transformers have them; a single map is
+            (1, C, H, W). Real; bf16 and fp16 are computed in float32.
         eps: a shift of the diagonal. Not needed: singular covariances are the normal case.
         power: the exponent, above 0.
         normalize: "frobenius" or None.
@@ -51,23 +55,72 @@ def covariance_pool(
         solver: an eigensolver; with power 1/2 also `NewtonSchulz`, which `Auto()` is on GPUs with fast float64.
 
     Returns:
-        (*B, C (C + 1) / 2), (*B, C, C) or (*B, C, H, W), in the dtype of ``x``.
+        (*B, C (C + 1) / 2), (*B, C, C) or the shape of ``x``, in the dtype of ``x``.
 
     Raises:
         OptionError: an option out of its range, or one that does not go with another.
-        ShapeError, DtypeError, NonFiniteError: x is no batch of maps, has no position, is not real, or not finite.
+        ShapeError, DtypeError, NonFiniteError: x is no batch of maps or tokens, has no position, is not real, or not finite.
 
-    >>> x = torch.tensor([[3.0, -3.0], [4.0, -4.0]]).reshape(2, 1, 2)  # rank 1: |(3, 4)| = 5
+    >>> x = torch.tensor([[3.0, -3.0], [4.0, -4.0]]).reshape(1, 2, 1, 2)  # rank 1: |(3, 4)| = 5
     >>> covariance_pool(x, output="matrix")
-    tensor([[1.8000, 2.4000],
-            [2.4000, 3.2000]])
+    tensor([[[1.8000, 2.4000],
+             [2.4000, 3.2000]]])
     >>> covariance_pool(x, normalize="frobenius")
-    tensor([0.3600, 0.4800, 0.6400])
+    tensor([[0.3600, 0.4800, 0.6400]])
+    >>> covariance_pool(torch.randn(4, 50, 192)).shape  # 4 samples of 50 tokens
+    torch.Size([4, 18528])
     """
     who = "covariance_pool"
     require_pool_options(who, eps, power, normalize, output, isometric, gradient, solver)
-    X = map_samples(who, x, "x", any_batch=True)
-    return pooled(x, X, eps, power, normalize, output, isometric, gradient, solver)
+    require_pooled(who, x, "x", any_batch=True)
+    return pooled(x, as_columns(tokens_as_maps(x)), eps, power, normalize, output, isometric, gradient, solver)
+
+
+def whiten(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    group_size: int | None = None,
+    eps: float = 1e-4,
+    whitening: Kind = "zca",
+    gradient: Gradient | None = None,
+    solver: RootSolver = AUTO,
+) -> Tensor:
+    """Whitening by the statistics of the batch: `DecorrelatedBatchNorm` in training, without its state.
+
+    In each group of channels, with mean m and covariance C over batch and positions,
+
+        y = weight * W (x - m) + bias,   W = (C + eps I)^(-1/2) (ZCA)   or   L^(-1/2) V^T with C + eps I = V L V^T (PCA).
+
+    Args:
+        x: (N, C), (N, C, L), (N, C, H, W) or (N, C, D, H, W), real; bf16 and fp16 are computed in float32.
+        weight, bias: (C,), one number for each channel, as in torch.nn.functional.batch_norm; None for none.
+        group_size: whiten groups of this many neighbouring channels; None is all channels. Must divide C.
+        eps: the shift of the covariance's diagonal; eigenvalues of C + eps I below it count as it.
+        whitening: "zca" or "pca".
+        gradient: a rule; None is `Exact()` for ZCA, `Lorentzian()` for PCA, and the solver's own where it brings one.
+        solver: an eigensolver, `PowerDeflation`, or for ZCA `NewtonSchulz`.
+
+    Returns:
+        The shape and dtype of ``x``.
+
+    Raises:
+        OptionError: an option out of its range.
+        ShapeError, DtypeError: x, weight or bias of the wrong shape or kind, or one value per channel.
+        NonFiniteError: NaN or Inf in x.
+
+    >>> mix = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
+    >>> y = whiten(torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) @ mix)
+    >>> bool(((y.mT @ y / 64 - torch.eye(3)).abs() < 1e-2).all())
+    True
+    """
+    who = "whiten"
+    require_features(who, x, "x", (2, 3, 4, 5))
+    for name, value in (("weight", weight), ("bias", bias)):
+        _require_vector(who, name, value, x.shape[1])
+    stateless = Stateless(x.shape[1], group_size, eps, whitening, gradient, solver, weight, bias)
+    return route_of(stateless, x).normalize(stateless, x)
 
 
 def whiten_color(
@@ -115,7 +168,7 @@ def whiten_color(
     require_color_options(who, group_size, eps, alpha, per, gradient, solver)
     X, Y = map_samples(who, content, "content"), map_samples(who, style, "style")
     _require_match(who, X, Y, ("content", "style"), group_size, per)
-    y = _transfer(X, Y, group_size, eps, alpha, per, gradient, solver)
+    y = _transfer(who, X, Y, group_size, eps, alpha, per, gradient, solver)
     return y.reshape_as(content).to(content.dtype)
 
 
@@ -153,7 +206,7 @@ def color_transfer(
     if image.dtype == torch.uint8 and not clip:
         raise OptionError(f"`{who}`: clip=False needs a floating-point image, got torch.uint8. Pass image / 255.")
     _require_match(who, X, Y, ("image", "reference"), None, "sample")
-    colors = _transfer(X, Y, None, eps, strength, "sample", None, AUTO).reshape_as(image)
+    colors = _transfer(who, X, Y, None, eps, strength, "sample", None, AUTO).reshape_as(image)
     colors = colors.clamp(0, 1) if clip else colors
     return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else colors.to(image.dtype)
 
@@ -172,13 +225,14 @@ def pooled(
     gradient: Gradient | None,
     solver: RootSolver,
 ) -> Tensor:
-    """`covariance_pool` of maps ``x`` that are X (*B, C, n) as samples; nothing is checked."""
+    """`covariance_pool` of maps or tokens ``x`` that are X (*B, C, n) as samples; nothing is checked."""
     X, _ = centred(X)
     S = covariance_power(X, power, eps, gradient, solver)
     if normalize is not None:
         S = _unit_norm(S)
     if output == "features":
-        S = matmul(S, X).unflatten(-1, x.shape[-2:])
+        S = matmul(S, X)
+        S = S.mT.contiguous() if x.ndim == 3 else S.unflatten(-1, x.shape[-2:])
         if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
             S = S.contiguous(memory_format=torch.channels_last)
     elif output == "triangle":
@@ -202,6 +256,7 @@ def _triangle(S: Tensor, isometric: bool) -> Tensor:
 
 
 def _transfer(
+    who: str,
     X: Tensor,
     Y: Tensor,
     group_size: int | None,
@@ -215,20 +270,26 @@ def _transfer(
     dtype = covariance_dtype(torch.promote_types(X.dtype, Y.dtype), solver)
     X, Y = X.to(dtype), Y.to(dtype)
     size = X.shape[1] if group_size is None else group_size
-    content, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n)
-    style, mean = _grouped(Y, size, per)
+    content, _, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n); its scale cancels
+    style, mean, scale = _grouped(Y, size, per)
     white = inverse_root(covariance(content, eps), eps, gradient, solver)
     color = power_of(covariance(style), 0.5, 0.0, gradient, solver)
-    y = (matmul(matmul(color, white), content) + mean).flatten(-3, -2)  # (N, C, n), or (C, N n)
+    y = ((matmul(matmul(color, white), content) + mean) * scale).flatten(-3, -2)  # (N, C, n), or (C, N n)
     if per == "batch":
         y = y.unflatten(-1, (X.shape[0], X.shape[-1])).transpose(0, 1)
-    return torch.lerp(X, y, alpha)
+    y = (1 - alpha) * X + alpha * y
+    if may_look(y) and not bool(torch.isfinite(y).all()):
+        raise NonFiniteError(
+            f"`{who}`: the result overflows {y.dtype}, which the style almost fills. Scale the style down, or use float64."
+        )
+    return y
 
 
-def _grouped(X: Tensor, size: int, per: Per) -> tuple[Tensor, Tensor]:
-    """Centred samples in groups of channels, and their mean."""
+def _grouped(X: Tensor, size: int, per: Per) -> tuple[Tensor, Tensor, Tensor]:
+    """Samples in groups of channels, small enough for their squares, centred; their mean, and what they were divided by."""
     X = X.transpose(0, 1).flatten(1) if per == "batch" else X
-    return centred(X.unflatten(-2, (X.shape[-2] // size, size)))
+    X, scale = within_squares(X.unflatten(-2, (X.shape[-2] // size, size)))
+    return *centred(X), scale
 
 
 def require_pool_options(
@@ -268,6 +329,20 @@ def require_color_options(
     require_part(who, "alpha", alpha)
     require_one_of(who, "per", per, ("sample", "batch"))
     require_root_options(who, gradient, solver)
+
+
+def _require_vector(who: str, name: str, value: Tensor | None, channels: int) -> None:
+    """Raise unless ``value`` is None or real numbers (channels,)."""
+    if value is None:
+        return
+    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+        came = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor or None, got {came}.")
+    require_dense(who, value, name)
+    if value.shape != (channels,):
+        raise ShapeError(
+            f"`{who}`: `{name}` must have shape ({channels},), one number for each channel, got {tuple(value.shape)}."
+        )
 
 
 def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group_size: int | None, per: Per) -> None:

@@ -9,7 +9,7 @@ from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver
 from spectralgrad.validation import is_whole
 
 from .functional import Normalize, Output, pooled, require_pool_options
-from .maps import as_columns, require_finite_map, require_maps
+from .maps import as_columns, require_finite_map, require_pooled, tokens_as_maps
 from .powers import centred, covariance
 
 __all__ = ["CovariancePool2d"]
@@ -26,7 +26,8 @@ class CovariancePool2d(Module):
     docs/layers/pooling.md and `functional.covariance_pool`.
 
     Args:
-        in_channels: channels of the input (N, in_channels, H, W).
+        in_channels: channels of the input: maps (N, in_channels, H, W), or with three dimensions tokens
+            (N, T, in_channels). A single map is (1, in_channels, H, W).
         reduced: a 1 x 1 convolution, batch normalisation and ReLU first bring the channels to this number; None for none.
         eps: a shift of the covariance's diagonal.
         power: the exponent, above 0.
@@ -104,11 +105,12 @@ class CovariancePool2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         self._require_input(input)
-        x = input
+        x = tokens_as_maps(input)
         if self.reduce is not None:
-            x = self.reduce(input)
+            x = self.reduce(x)
             require_finite_map(type(self).__name__, x, "the reduced input")
         X = as_columns(x)
+        x = x.squeeze(-1).mT if input.ndim == 3 else x
         if self.training and self.monitored:
             self.last_covariance = covariance(centred(X.detach())[0])
         options = (self.eps, self.power, self.normalize, self.output, self.isometric, self.gradient, self.solver)
@@ -117,13 +119,15 @@ class CovariancePool2d(Module):
     def _require_input(self, input: Tensor) -> None:
         """All that can be wrong, before batch normalisation counts the batch."""
         who = type(self).__name__
-        require_maps(who, input, "input")
-        if input.shape[1] != self.in_channels:
+        require_pooled(who, input, "input")
+        channels = 2 if input.ndim == 3 else 1
+        if input.shape[channels] != self.in_channels:
+            kind = "tokens (N, T, C)" if input.ndim == 3 else "maps (N, C, H, W)"
             raise ShapeError(
-                f"`{who}`: `input` must have {self.in_channels} channels in dimension 1, as in_channels says, got shape "
-                f"{tuple(input.shape)}."
+                f"`{who}`: `input` must have {self.in_channels} channels in dimension {channels} of {kind}, as in_channels "
+                f"says, got shape {tuple(input.shape)}. A single map is (1, C, H, W)."
             )
-        if self.training and self.reduce is not None and input.shape[0] * input.shape[2] * input.shape[3] == 1:
+        if self.training and self.reduce is not None and input.numel() == self.in_channels:
             raise ShapeError(
                 f"`{who}`: the batch normalisation of the reduction needs more than 1 value per channel when training, got "
                 f"input of shape {tuple(input.shape)}. Pass a larger batch, call eval(), or take reduced=None."

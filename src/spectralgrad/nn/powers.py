@@ -15,6 +15,9 @@ from spectralgrad.validation import asymmetry_tolerance
 _ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/scalars.py
 _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
 
+_MODERATE = 24  # the power of two that huge features are brought down to
+_SUMMANDS = 16  # powers of two: squares of up to 2^32 entries can be added below the largest number
+
 
 def centred(X: Tensor) -> tuple[Tensor, Tensor]:
     """X (*B, C, n) less its mean over positions, and that mean (*B, C, 1).
@@ -46,6 +49,21 @@ def nonzero_max(X: Tensor) -> Tensor:
     """max |X| (*B, 1, 1), a constant for autograd; 1 where all is zero."""
     largest = X.detach().abs().amax((-2, -1), keepdim=True)
     return torch.where(largest > 0, largest, 1)
+
+
+def within_squares(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X (*B, C, n) over a power of two (*B, 1, 1), and that: 1, unless sums of squares would overflow.
+
+    What is too large comes down to 2^24. There an eps of 1e-5 is still below the rounding of the largest variance, and the
+    derivative of an inverse root, of size 2^-72, far above the smallest number.
+    """
+    if X.shape[-1] == 0:
+        return X, X.new_ones((*X.shape[:-2], 1, 1))
+    largest = nonzero_max(X)
+    limit = torch.finfo(X.dtype).max ** 0.5 * 2.0**-_SUMMANDS
+    scale = torch.exp2(torch.ceil(torch.log2(largest)) - _MODERATE)
+    scale = torch.where(largest > limit, scale, 1)
+    return X / scale, scale
 
 
 # Powers of covariances.

@@ -39,41 +39,41 @@ from .ranks import merged_moments
 from .statistics import affine, as_input, as_samples
 
 if TYPE_CHECKING:
-    from .base import BatchStatistics
+    from .normalizer import Normalizer
 
 
 class Route(ABC):
     """A way from an input to the output."""
 
-    def normalize(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def normalize(self, layer: "Normalizer", x: Tensor) -> Tensor:
         """y by the statistics that the layer's mode asks for."""
         by_batch = layer.training or layer.running_mean is None
         return self.by_batch(layer, x) if by_batch else self.by_running(layer, x)
 
     @abstractmethod
-    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         """y by the statistics of the batch, or of the batches of all ranks; moves the running ones last."""
 
     @abstractmethod
-    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         """y by the running statistics."""
 
 
 class Plain(Route):
-    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         X = as_samples(x, layer.group_size, _working_dtype(layer, x))  # (groups, d, n)
         batch = moments_of(X)
         if layer.process_group is None:
             layer.require_batch(x, X.shape[-1], batch.scatter)
         else:
-            batch, broken = merged_moments(type(layer).__name__, batch, layer.process_group)
+            batch, broken = merged_moments(layer.who, batch, layer.process_group)
             layer.require_batch(x, batch.samples, batch.scatter, broken)
         found = layer.from_batch(batch.scatter, batch.samples)
         y = as_input(affine(X, found.A, batch.mean, layer.weight, layer.bias), x)
         layer.remember(batch.samples, batch.mean, found)
         return y
 
-    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         dtype = _working_dtype(layer, x)
         assert layer.running_mean is not None
         X, A, mean = (
@@ -85,7 +85,7 @@ class Plain(Route):
 
 
 class OneNode(Route):
-    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         if layer.process_group is not None:
             return self._over_ranks(layer, x)
         samples = x.numel() // x.shape[1]
@@ -100,20 +100,20 @@ class OneNode(Route):
         layer.remember(samples, mean, found)
         return y
 
-    def _over_ranks(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def _over_ranks(self, layer: "Normalizer", x: Tensor) -> Tensor:
         """Two nodes, and the exchange between them."""
         x = x.view_as(x)  # one tensor for both uses: its two gradients join before they meet those of other users of x
         mean, scatter = mean_and_scatter(x, layer.groups)
         count = torch.full((), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
         local = Moments(count, mean.view(scatter.shape[:-1]), scatter)
-        batch, broken = merged_moments(type(layer).__name__, local, layer.process_group)
+        batch, broken = merged_moments(layer.who, local, layer.process_group)
         layer.require_batch(x, batch.samples, batch.scatter, broken)
         found = layer.from_batch(batch.scatter, batch.samples)
         y = transformed(x, scaled(layer.weight, _as_matrices(found.A)), batch.mean.flatten(), layer.bias)
         layer.remember(batch.samples, batch.mean, found)
         return y
 
-    def by_running(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         dtype = _working_dtype(layer, x)
         assert layer.running_mean is not None
         A, mean = layer.from_running(dtype).to(dtype), layer.running_mean.to(dtype)
@@ -121,7 +121,7 @@ class OneNode(Route):
 
 
 class Kernels(OneNode):
-    def by_batch(self, layer: "BatchStatistics", x: Tensor) -> Tensor:
+    def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         layer.require_samples(x, x.numel() // x.shape[1])
         nonfinite = device_counter("nonfinite_input", x.device)
         options = whitening.StepOptions(layer.groups, layer.eps, nonfinite, layer.averages(), layer.starting_basis(x))
@@ -132,28 +132,28 @@ class Kernels(OneNode):
 
 
 PLAIN, ONE_NODE, KERNELS = Plain(), OneNode(), Kernels()
-Takes = Callable[["BatchStatistics", Tensor], bool]
+Takes = Callable[["Normalizer", Tensor], bool]
 
 
-def _working_dtype(layer: "BatchStatistics", x: Tensor) -> torch.dtype:
+def _working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
     """What to compute in: at least float32, at least what the input and the state have."""
     own = layer.weight if layer.running_mean is None else layer.running_mean
     dtype = torch.promote_types(x.dtype, torch.float32)
     return dtype if own is None else torch.promote_types(dtype, own.dtype)
 
 
-def kernels_take(layer: "BatchStatistics", x: Tensor) -> bool:
+def kernels_take(layer: "Normalizer", x: Tensor) -> bool:
     """Whether the kernels of moments and affine maps run for ``x`` (N, C, *)."""
     return x.is_cuda and _working_dtype(layer, x) == torch.float32 and tiles.fits(x, layer.group_size)
 
 
-def kernels_take_step(layer: "BatchStatistics", x: Tensor) -> bool:
+def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:
     """Whether the kernels of a whole whitening step run for ``x``."""
     return whitening.runs_on(x, layer.group_size)
 
 
 def route_of(
-    layer: "BatchStatistics",
+    layer: "Normalizer",
     x: Tensor,
     *,
     takes: Takes = kernels_take,
@@ -188,7 +188,7 @@ def _as_matrices(A: Tensor) -> Tensor:
     return torch.diag_embed(A) if A.ndim == 2 else A
 
 
-def _composition(layer: "BatchStatistics") -> Callable[..., Tensor]:
+def _composition(layer: "Normalizer") -> Callable[..., Tensor]:
     """What a node computes of x, weight and bias by the batch's statistics, in plain torch."""
 
     def composed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:

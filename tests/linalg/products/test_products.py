@@ -1,7 +1,6 @@
 """Roots by products as a GPU computes them, on the CPU: a fixed schedule, no look at a value, products counted."""
 
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import mpmath
@@ -12,7 +11,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.linalg.choices import roots_by_products
 from spectralgrad.linalg.products import roots
-from spectralgrad.linalg.products.iteration import norm_bound, product_dtype
+from spectralgrad.linalg.products.iteration import hermitian_norm_bound, norm_bound, product_dtype
 from spectralgrad.linalg.products.lyapunov import lyapunov
 from support import cases
 from support.products import Products
@@ -20,19 +19,6 @@ from support.roots import ROOTS, each_root, errors, value_and_gradient
 
 Root = Callable[..., Tensor]
 NEWTON = sg.NewtonSchulz()
-
-
-@pytest.fixture
-def unwatched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What holds on CUDA: the host may not look, and nothing is checked."""
-    for name in ("iteration", "lyapunov", "roots", "polar"):
-        monkeypatch.setattr(
-            importlib.import_module(f"spectralgrad.linalg.products.{name}"), "host_may_look", lambda _: False
-        )
-    sg.reset_counts()
-    with sg.checks(False):
-        yield
-    sg.reset_counts()
 
 
 def condition_1e5(n: int) -> Tensor:
@@ -158,6 +144,18 @@ def test_lyapunov(condition: float, skew: bool) -> None:
     assert condition == 1 or rough > 1e-12
 
 
+def test_lyapunov_reaches_the_smallest_eigenvalues_of_large_matrices(unwatched: None) -> None:
+    """With a fixed schedule for the condition number that it has: |B|_F would be too far above the largest eigenvalue."""
+    n, condition = 512, 2e3
+    y = torch.logspace(0, -float(torch.tensor(condition).log10()), n, dtype=torch.float64)
+    V = cases.rotation(n)
+    E = cases.random(n, n, seed=1)
+    E = E + E.mT
+    want = V @ ((V.mT @ E @ V) / (y[:, None] + y)) @ V.mT
+    got = lyapunov((V * y) @ V.mT, (V / y) @ V.mT, E, 1 / condition, 1e-8, False)
+    assert cases.relative_error(got, want) < 1e-7
+
+
 # Products, and where they are taken.
 
 
@@ -167,6 +165,7 @@ def test_lyapunov(condition: float, skew: bool) -> None:
         pytest.param(sg.inv_sqrtm, torch.float32, 30, 34, id="inv_sqrtm float32"),
         pytest.param(sg.sqrtm, torch.float32, 30, 31, id="sqrtm float32"),
         pytest.param(sg.inv_sqrtm, torch.float64, 62, 63, id="inv_sqrtm float64"),
+        pytest.param(sg.sqrtm, torch.float64, 114, 57, id="sqrtm float64, corrected"),
     ],
 )
 def test_number_of_products(root: Root, dtype: torch.dtype, forward: int, backward: int, unwatched: None) -> None:
@@ -197,6 +196,18 @@ def test_norm_bound_is_a_bound() -> None:
     assert norm_bound(torch.eye(9)) == 1  # where the Frobenius norm is 3
     assert norm_bound(torch.zeros(2, 2)).item() == 0.5  # 1 times the least that it is taken for
     assert norm_bound(torch.full((2, 2), 1e30)).isfinite().all()
+
+
+def test_large_hermitian_matrices_have_a_nearer_norm() -> None:
+    w = torch.ones(300, dtype=torch.float64)
+    w[:150] = 1e-3
+    large, small = cases.with_spectrum(w, 2), cases.random_covariance(5, 2)
+    near = hermitian_norm_bound(large)[..., 0, 0]
+    assert (near >= torch.linalg.matrix_norm(large, 2) * (1 - 1e-14)).all()
+    assert (near < 0.6 * norm_bound(large)[..., 0, 0]).all()
+    assert torch.equal(hermitian_norm_bound(small), norm_bound(small))
+    assert hermitian_norm_bound(torch.zeros(300, 300)).item() > 0
+    assert hermitian_norm_bound(torch.full((300, 300), 1e30)).isfinite().all()
 
 
 def test_where_roots_go_by_products(monkeypatch: pytest.MonkeyPatch) -> None:

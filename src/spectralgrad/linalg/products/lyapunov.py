@@ -38,17 +38,19 @@ def lyapunov(Y: Tensor, Z: Tensor, E: Tensor, lower: float, accuracy: float, ske
     s = -1 if skew else 1
     m = (row_sums(Z) / row_sums(Y)).sqrt()
     B = torch.addcmul(Y * (m / 2), Z, 0.5 / m)
-    norm = torch.minimum(row_sums(B), torch.linalg.matrix_norm(B, keepdim=True))
+    B2 = matmul(B, B)  # the first step needs it, and its norm is nearer to the largest eigenvalue: n^(1/4) off, not n^(1/2)
+    norm = torch.minimum(row_sums(B), torch.linalg.matrix_norm(B2, keepdim=True).sqrt())
     B.div_(norm)
+    B2.div_(norm.square())
     C = torch.addcmul(E * (m / (2 * norm)), matmul(matmul(Z, E), Z), 0.5 / (m * norm))
     # Newton's step takes y >= lower to at most (lower^(1/2) + lower^(-1/2))/2, in units of the smallest.
     lower = 2 * lower**0.5 / _EXCESS
     if host_may_look(B):
         lower = min(max(1 / float(norm.max()), lower), 0.9)
     steps = sign_schedule(lower, _NEUMANN)
-    for step in steps:
+    for k, step in enumerate(steps):
         _, b, c = step.coefficients
-        B2 = matmul(B, B)
+        B2 = matmul(B, B) if k else B2
         T = even_part(B2, step.coefficients)
         D = matmul(B, C)
         D = torch.sub(D, D.mH, alpha=s)

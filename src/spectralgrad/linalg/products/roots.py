@@ -8,6 +8,9 @@ The eigenvalues of R are squares x^2 with x <- x (a + b x^2 + c x^4) -> 1; the c
 minimax.py, for the smallest eigenvalue that has to be reached. Each matrix of a batch is scaled by its own norm. The
 derivative X of the square root in direction E solves Y X + X Y = E, again by products alone: the sign iteration applied to
 [[Y, E], [0, -Y]], whose limit is [[I, 2X], [0, -I]]. See docs/newton.md, which counts the products.
+
+The inverse fourth root is the square root of the inverse square root: the first of the two tells a singular matrix, the
+second has the root of the condition number to do with.
 """
 
 import math
@@ -21,8 +24,9 @@ from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import is_transformed, require_hermitian
 
-from ..calculus import evaluate
+from ..calculus import AtScale1, evaluate
 from ..precision import hermitian_part, matmul
+from ..scaling import cast, exponent, shifted
 from .iteration import (
     TAIL,
     UNCONVERGED,
@@ -30,14 +34,15 @@ from .iteration import (
     by_levels,
     even_part,
     finest,
+    hermitian_norm_bound,
     host_may_look,
     identity_like,
-    norm_bound,
     product_dtype,
 )
 from .lyapunov import lyapunov
 from .minimax import PLAIN, Quintic, SignStep, sign_schedule
 from .newton_schulz import NewtonSchulz
+from .refinement import refined
 
 # Eigenvalues from this many eps |A| on are reached. The root of a singular matrix wants distance from what rounding leaves
 # in the null space, more of it where the products round as coarsely as the matrix did.
@@ -142,6 +147,7 @@ class _Root:
     solver: NewtonSchulz
     eps: float  # of the dtype that M was given in
     lower: float  # eigenvalues from here on, relative to the norm, are reached
+    refine: bool = False  # whether the residual of a square root is brought down to rounding
 
     handle = 0
 
@@ -151,9 +157,11 @@ class _Root:
             return H, H.clone(), H.clone()
         if tolerance is not None:
             require_hermitian(self.who, M, H, tolerance)
-        norm = norm_bound(H)
+        norm = hermitian_norm_bound(H)
         A = H / norm
         Y, Z = _coupled(A, self.lower, self._accuracy(A), self.solver.tolerance(A, self.eps))
+        if self.refine:
+            Y = refined(A, Y, Z, self.lower**0.5)
         if tolerance is not None:
             self._require_definite(A, Y, Z)
         root = norm.sqrt()
@@ -184,6 +192,15 @@ class _Root:
 
     def unchecked(self) -> "_Root":
         return self
+
+    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+        Y, Z = factors
+        k = exponent(Y)  # M is 2^(2 k) times a matrix of scale 1
+        orders = (-3, -5) if self.inverse else (-1, -3)
+        return AtScale1(self, (shifted(Y, -k), shifted(Z, k)), orders[0] * k, orders[1] * k)
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return False
 
     def _solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         """X with Y X + X Y = E, for Hermitian E."""
@@ -229,8 +246,10 @@ def newton_root(
         wide = product_dtype(M)
         eps = float(torch.finfo(M.dtype).eps) if eps is None else eps
         reach = _REACH_INVERSE if inverse else _REACH if wide == M.dtype else _REACH_WIDE
-        root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower)
-        return evaluate(root, M.to(wide), tolerance).to(M.dtype)
+        # Products that are more precise than the matrix have digits to spare; a tolerance asks for fewer.
+        refine = not inverse and lower is None and wide == M.dtype and solver.tol is None
+        root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower, refine)
+        return cast(evaluate(root, cast(M, wide), tolerance), M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
@@ -241,3 +260,13 @@ def newton_root(
         T = 1.5 * identity_like(H) - 0.5 * matmul(Z, Y)
         Y, Z = matmul(Y, T), matmul(T, Z)
     return Z * trace.rsqrt() if inverse else Y * trace.sqrt()
+
+
+def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolerance: float | None) -> Tensor:
+    """M^(-1/4) of ``M`` (*B, n, n): the square root of the inverse square root, both in the dtype of the products."""
+    eps = float(torch.finfo(M.dtype).eps)
+    X = M.to(product_dtype(M)) if solver.steps is None else M
+    Z = newton_root(who, X, True, solver, tolerance, lower=_REACH_INVERSE * eps, eps=eps)
+    # Its eigenvalues lie in [1, (lower |A|)^(-1/2)], and a norm of them exceeds the largest by n^(1/2) at most.
+    lower = (_REACH_INVERSE * eps / max(M.shape[-1], 1)) ** 0.5
+    return newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps).to(M.dtype)

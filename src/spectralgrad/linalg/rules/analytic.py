@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ class Analytic(Rule):
             [   -inf,  0.0000,  0.5000],
             [-0.5000, -0.5000,  0.0000]])
     """
+
+    scale_free: ClassVar[bool] = True
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         gap = gaps(eigenvalues)

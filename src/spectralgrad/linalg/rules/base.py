@@ -1,6 +1,7 @@
 """What a rule is, and the two matrices that every rule is made of."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ class Rule(ABC):
     dM = V (sym(K * (V^H gV)) + diag(gL)) V^H. K is antisymmetric with a zero diagonal; each rule bounds the entries
     of close pairs in its own way. Two equal eigenvalues are ordered as the rest of the vector is: by index.
     """
+
+    scale_free: ClassVar[bool] = False  # whether K of c times the eigenvalues is K / c, for c > 0
 
     @abstractmethod
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
@@ -49,9 +52,3 @@ def order(eigenvalues: Tensor) -> Tensor:
         by_index = torch.where(descending, -by_index, by_index)
     by_value = torch.sign(gaps(eigenvalues.detach()))
     return torch.where(by_value == 0, by_index, by_value)
-
-
-def bounded(K: Tensor) -> Tensor:
-    """K with overflow cut to the largest number: 1/gap overflows for matrices near the smallest numbers."""
-    largest = torch.finfo(K.dtype).max
-    return K.clamp(-largest, largest)

@@ -1,9 +1,11 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from .base import Rule, bounded, gaps, tied
+from ..scaling import bounded
+from .base import Rule, gaps, tied
 
 
 @dataclass(frozen=True)
@@ -18,6 +20,8 @@ class Exact(Rule):
             [ 0.0000,  0.0000,  0.5000],
             [-0.5000, -0.5000,  0.0000]])
     """
+
+    scale_free: ClassVar[bool] = True
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         gap = gaps(eigenvalues)

@@ -1,12 +1,14 @@
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
 
-from .base import Rule, bounded, gaps, scale
+from ..scaling import bounded
+from .base import Rule, gaps, scale
 
 _DEFAULT_RTOL = {torch.float32: 1e-6, torch.float64: 1e-8}
 
@@ -26,6 +28,8 @@ class Lorentzian(Rule):
             [ 0.0000,  0.0000,  0.5000],
             [-0.5000, -0.5000,  0.0000]])
     """
+
+    scale_free: ClassVar[bool] = True
 
     rtol: float | None = None
 

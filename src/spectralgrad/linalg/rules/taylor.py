@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -6,7 +7,8 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_whole
 
-from .base import Rule, order
+from ..scaling import bounded
+from .base import Rule, order, scale
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,8 @@ class Taylor(Rule):
             [  -99.9023,   -99.9023,     0.0000]])
     """
 
+    scale_free: ClassVar[bool] = True
+
     degree: int = 9
 
     def __post_init__(self) -> None:
@@ -34,11 +38,11 @@ class Taylor(Rule):
         row_leads = row.abs() >= column.abs()
         larger = torch.where(row_leads, row, column)
         smaller = torch.where(row_leads, column, row)
-        # Zero, or so small that the bound itself overflows: the pair is dropped.
-        void = larger.abs() <= (self.degree + 1) / torch.finfo(eigenvalues.dtype).max
+        # Zero, or so far below the largest that what multiplies K could overflow: the pair is dropped.
+        void = larger.abs() <= (self.degree + 1) * torch.finfo(eigenvalues.dtype).max ** -0.5 * scale(eigenvalues)
         larger = torch.where(void, 1, larger)
         sum_of_powers = _geometric_sum(smaller / larger, self.degree + 1)
-        return torch.where(void, 0, order(eigenvalues) * sum_of_powers / larger.abs())
+        return bounded(torch.where(void, 0, order(eigenvalues) * sum_of_powers / larger.abs()))
 
 
 def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:

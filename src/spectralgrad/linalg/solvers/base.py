@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from typing import ClassVar, TypeVar
 
-import torch
 from torch import Tensor
 
 
@@ -44,9 +43,3 @@ def compilable(kind: _Kind) -> _Kind:
     """Let a solver, a dataclass of whole numbers, be used under torch.compile."""
     COMPILABLE[kind.__name__] = kind
     return kind
-
-
-def binary_scale(H: Tensor) -> Tensor:
-    """A power of two (*B, 1, 1) near the largest entry: dividing by it is exact, and squares are safe after it."""
-    largest = H.abs().amax((-2, -1), keepdim=True)
-    return torch.exp2(torch.frexp(largest).exponent.to(largest.dtype) - 1)

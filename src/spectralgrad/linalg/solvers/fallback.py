@@ -3,7 +3,7 @@
 `decompose` is the only way from a matrix to eigenpairs in this library, `decompose_svd` to singular ones.
 """
 
-import cmath
+import math
 from collections.abc import Callable
 from dataclasses import astuple
 from functools import partial
@@ -17,6 +17,7 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import require_finite, require_hermitian
 
 from ..precision import WIDE, hermitian_part
+from ..scaling import are_finite, exponent, shifted
 from .base import COMPILABLE, Solver
 from .lapack import Lapack
 
@@ -116,22 +117,25 @@ def _broken(x: Tensor) -> Tensor:
 
 def _solve(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
     try:
+        if H.device.type != "cpu":  # looking at the result would make the host wait: go to scale 1 beforehand
+            return _at_scale_1(solve, H)
         factors = solve(H)
-        # Looking at the result makes the host wait: on the CPU only. A sum of finite eigenvalues may overflow: then
-        # `_attempt` looks closer.
-        if H.device.type != "cpu" or cmath.isfinite(_total(factors).item()):
+        if are_finite(*factors):
             return factors
     except LinAlgError:
         pass
     return _rescue(who, H, solve)
 
 
-def _total(factors: Factors) -> Tensor:
-    """The sum of all entries: not finite if one of them is not."""
-    total = factors[0].sum()
-    for x in factors[1:]:
-        total = total + x.sum()
-    return total
+def _at_scale_1(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
+    """The same, with matrices near the ends of the range brought to scale 1 and their eigenvalues back.
+
+    Those that overflow become the largest number.
+    """
+    k = exponent(H)
+    k = torch.where(k.abs() > math.log2(torch.finfo(H.dtype).max) / 2, k, 0)
+    factors = solve(shifted(H, -k))
+    return tuple(shifted(x, k) if x.ndim < H.ndim else x for x in factors)
 
 
 def _in_float64(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
@@ -149,12 +153,12 @@ def _with_jitter(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
 
 
 def _rescue(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
-    """Retry the matrices that failed, and only those; square ones by LAPACK whatever the solver was."""
+    """Once more at scale 1; then retry the matrices that failed, and only those, square ones by LAPACK."""
     require_finite(who, H, "A" if solve is _svd else "M")
     m, n = H.shape[-2:]
     flat = H.reshape(-1, m, n)
-    trusted = solve if solve is _svd else Lapack().solve
-    *factors, failed = _attempt(solve, flat, trusted)
+    trusted = partial(_at_scale_1, solve if solve is _svd else Lapack().solve)
+    *factors, failed = _attempt(partial(_at_scale_1, solve), flat, trusted)
     for event, remedy in (("solver_retry_float64", _in_float64), ("solver_retry_jitter", _with_jitter)):
         where = failed.nonzero()[:, 0]
         if len(where) == 0:

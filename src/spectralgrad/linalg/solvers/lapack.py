@@ -1,6 +1,5 @@
 """LAPACK's (on CUDA: cuSOLVER's) divide and conquer."""
 
-import cmath
 from dataclasses import dataclass
 
 import torch
@@ -8,6 +7,7 @@ from torch import Tensor
 
 from spectralgrad.errors import LinAlgError
 
+from ..scaling import are_finite
 from .base import Solver, compilable
 from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
@@ -34,11 +34,7 @@ def _checked_eigh_into(M: Tensor, out: tuple[Tensor, Tensor]) -> bool:
     if not torch.equal(M, M.mH):
         return False
     torch.linalg.eigh(M, out=out)
-    return _are_finite(*out)
-
-
-def _are_finite(w: Tensor, V: Tensor) -> bool:
-    return cmath.isfinite((w.sum() + V.sum()).item())  # not finite if one entry is not
+    return are_finite(*out)
 
 
 @compilable
@@ -72,4 +68,4 @@ class Lapack(Solver):
             w, V = torch.linalg.eigh(M)
         except LinAlgError:  # the caller's chain says what to do
             return None
-        return (w, V) if _are_finite(w, V) else None
+        return (w, V) if are_finite(w, V) else None

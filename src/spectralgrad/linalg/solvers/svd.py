@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .base import Solver, binary_scale, compilable
+from ..scaling import exponent, shifted
+from .base import Solver, compilable
 
 
 @compilable
@@ -30,10 +31,10 @@ class SVD(Solver):
             floor = H.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1]
             if not bool(((same_side < 0.5) & (floor < S)).any()):
                 return S.flip(-1), U.flip(-1)
-        scale = binary_scale(H)
-        A = H / scale
+        scale = exponent(H)
+        A = shifted(H, -scale)
         shift = torch.linalg.matrix_norm(A)[..., None]  # (*B, 1), at least |l_min|
         U, S, _ = torch.linalg.svd(A + torch.diag_embed(shift.expand(A.shape[:-1])))
         # Rayleigh quotients: subtracting the shift from S would leave the shift's rounding in every eigenvalue.
-        w, order = ((U.conj() * torch.matmul(A, U)).sum(-2).real * scale[..., 0]).sort(-1)
-        return w, U.gather(-1, order.unsqueeze(-2).expand_as(U))
+        w, order = (U.conj() * torch.matmul(A, U)).sum(-2).real.sort(-1)
+        return shifted(w, scale), U.gather(-1, order.unsqueeze(-2).expand_as(U))

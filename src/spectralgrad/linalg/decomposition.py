@@ -1,0 +1,232 @@
+"""A decomposition and its derivatives, at any scale: one autograd node for `eigh`, `svd` and `generalized_eigh`.
+
+A decomposition turns matrices x_j into factors o_i. It gives two linear maps as plain torch operations on the factors,
+
+    pushforward   directions dx_j -> do_i          pullback   cotangents g_i of the factors -> those of x_j,
+
+and says how both scale: x_j = 2^(q_j) x'_j has factors o_i = 2^(p_i) o'_i, where o' has scale 1. Gradients are computed
+there and scaled back last. For t with g_i = 2^(t - p_i) g'_i of scale 1,
+
+    pullback(o, g)_j = 2^(t - q_j) pullback(o', g')_j,
+
+and the derivative of this in a direction c_j = 2^(s + q_j) c'_j, needed for double backward, is
+
+    by o_i: 2^(s + t - p_i) times that of <c', pullback(o', g')> by o'_i        by g_i: 2^(s + p_i) times that by g'_i.
+
+So nothing overflows before the end, and there it becomes the largest number with its sign. Where the values are at hand
+and of an ordinary size none of this is needed: then the pullback is used as it stands, and autograd differentiates it as
+often as asked.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from spectralgrad.validation import under_vmap
+
+from .calculus import batched, call, in_transform, is_constant
+from .scaling import at_hand, exponent, in_batched_backward, shifted
+
+_ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
+Some = Sequence[Tensor | None]
+
+
+class Scales(NamedTuple):
+    """Exponents (*B,) of each factor and each matrix; None is 0."""
+
+    factors: tuple[Tensor | None, ...]
+    matrices: tuple[Tensor | None, ...]
+
+
+class Decomposition(Protocol):
+    """Matrices -> factors, with the two derivatives at scale 1."""
+
+    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
+        """The factors. ``tolerance`` as in `solvers.decompose`: None forbids looking at values."""
+        ...
+
+    def scales(self, factors: Sequence[Tensor]) -> Scales:
+        """How far the factors and their matrices are from scale 1."""
+        ...
+
+    def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+        """Cotangents of the matrices; at least one of ``cotangents`` is not None."""
+        ...
+
+    def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
+        """Derivatives of the factors; at least one of ``directions`` is not None."""
+        ...
+
+
+def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
+    """The factors, differentiable in both modes."""
+    if all(is_constant(x) for x in matrices):
+        return decomposition.decompose(tolerance, *matrices)
+    function = _Factors if torch.compiler.is_compiling() else _FactorsFunc
+    return call(function, decomposition, tolerance, *matrices)  # type: ignore[no-any-return]
+
+
+# At any scale.
+
+
+def _sum(*exponents: Tensor | None) -> Tensor | None:
+    given = [k for k in exponents if k is not None]
+    return sum(given[1:], given[0]) if given else None
+
+
+def _minus(k: Tensor | None) -> Tensor | None:
+    return None if k is None else -k
+
+
+def _at(x: Tensor | None, *exponents: Tensor | None) -> Tensor | None:
+    """x times 2 to the sum of the exponents."""
+    k = _sum(*exponents)
+    return x if x is None or k is None else shifted(x, k)
+
+
+def _common(xs: Some, exponents: Sequence[Tensor | None], dims: Sequence[int]) -> Tensor:
+    """The exponent (*B,) of the largest of all x_i 2^(k_i)."""
+    each = [_sum(exponent(x, d), k) for x, k, d in zip(xs, exponents, dims, strict=True) if x is not None]
+    first, *others = [k for k in each if k is not None]
+    for k in others:
+        first = torch.maximum(first, k)
+    return first
+
+
+def _dims(factors: Sequence[Tensor], xs: Sequence[Tensor | None]) -> list[int]:
+    """How many dimensions of each x are a matrix's own; the last factor is a matrix."""
+    batch = factors[-1].ndim - 2
+    return [0 if x is None else x.ndim - batch for x in xs]
+
+
+def _scaled(decomposition: Decomposition, factors: Sequence[Tensor]) -> tuple[Scales, list[Tensor]]:
+    scales = decomposition.scales(factors)
+    unit = [_at(o, _minus(p)) for o, p in zip(factors, scales.factors, strict=True)]
+    return scales, unit  # type: ignore[return-value]
+
+
+def _pull_scaled(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+    scales, unit = _scaled(decomposition, factors)
+    t = _common(cotangents, scales.factors, _dims(factors, cotangents))
+    g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+    pulled = decomposition.pullback(unit, g)
+    return tuple(_at(x, t, _minus(q)) for x, q in zip(pulled, scales.matrices, strict=True))  # type: ignore[misc]
+
+
+def _push_scaled(decomposition: Decomposition, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
+    scales, unit = _scaled(decomposition, factors)
+    minus = [_minus(q) for q in scales.matrices]
+    s = _common(directions, minus, _dims(factors, directions))
+    unit_directions = [_at(x, q, -s) for x, q in zip(directions, minus, strict=True)]
+    pushed = decomposition.pushforward(unit, unit_directions)
+    return tuple(_at(x, s, p) for x, p in zip(pushed, scales.factors, strict=True))  # type: ignore[misc]
+
+
+def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> bool:
+    """Whether values can be read and neither they nor first or second derivatives come near the ends of the range."""
+    given = [x for x in cotangents if x is not None]
+    if not all(at_hand(x) for x in (*factors, *given)):
+        return any(in_batched_backward(x) for x in given)  # it could not be done otherwise
+    sizes = [k for k in (*decomposition.scales(factors).factors, *(exponent(g, g.ndim) for g in given)) if k is not None]
+    limit = _ORDINARY[factors[-1].real.dtype]
+    return all(k.numel() == 0 or (-limit <= int(k.min()) and int(k.max()) <= limit) for k in sizes)
+
+
+def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+    if _is_ordinary(decomposition, factors, cotangents):
+        return decomposition.pullback(factors, cotangents)
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or in_transform():
+        return _pull_scaled(decomposition, factors, cotangents)
+    pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
+    return pulled
+
+
+class _Pull(Function):
+    """`_pull_scaled`, whose own derivative is taken at scale 1 too."""
+
+    @staticmethod
+    def forward(decomposition: Decomposition, count: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        return _pull_scaled(decomposition, tensors[:count], tensors[count:])  # type: ignore[arg-type]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.decomposition, ctx.count, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *c: Tensor | None) -> tuple[Any, ...]:
+        tensors = ctx.saved_tensors
+        factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
+        if all(x is None for x in c):
+            return (None,) * (2 + len(tensors))
+        scales, unit = _scaled(ctx.decomposition, factors)
+        t = _common(cotangents, scales.factors, _dims(factors, cotangents))
+        g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+        minus = [_minus(q) for q in scales.matrices]
+        s = _common(c, minus, _dims(factors, c))
+        directions = [_at(x, q, -s) for x, q in zip(c, minus, strict=True)]
+        by_factor, by_cotangent = _differentiate(ctx.decomposition, unit, g, directions)
+        return (
+            *(None, None),
+            *(_at(x, s, t, _minus(p)) for x, p in zip(by_factor, scales.factors, strict=True)),
+            *(_at(x, s, p) for x, p in zip(by_cotangent, scales.factors, strict=True)),
+        )
+
+
+def _differentiate(
+    decomposition: Decomposition, factors: list[Tensor], cotangents: list[Tensor | None], directions: Some
+) -> tuple[list[Tensor], list[Tensor | None]]:
+    """The derivatives of <directions, pullback(factors, cotangents)> by the factors and by the cotangents given."""
+    given = [i for i, g in enumerate(cotangents) if g is not None]
+    wanted = [j for j, c in enumerate(directions) if c is not None]
+
+    def pulled(*tensors: Tensor) -> tuple[Tensor, ...]:
+        g: list[Tensor | None] = [None] * len(cotangents)
+        for i, x in zip(given, tensors[len(factors) :], strict=True):
+            g[i] = x
+        out = decomposition.pullback(tensors[: len(factors)], g)
+        return tuple(out[j] for j in wanted)
+
+    pull: Callable[..., tuple[Tensor, ...]] = torch.func.vjp(pulled, *factors, *(cotangents[i] for i in given))[1]
+    by_all = pull(tuple(directions[j] for j in wanted))
+    by_cotangent: list[Tensor | None] = [None] * len(cotangents)
+    for i, x in zip(given, by_all[len(factors) :], strict=True):
+        by_cotangent[i] = x
+    return list(by_all[: len(factors)]), by_cotangent
+
+
+class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
+        return decomposition.decompose(None if torch.compiler.is_compiling() else tolerance, *matrices)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.decomposition, _, *matrices = inputs
+        ctx.count = len(matrices)
+        ctx.save_for_backward(*output)
+        ctx.save_for_forward(*output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        nothing: tuple[Tensor | None, ...] = (None,) * (2 + ctx.count)
+        return (
+            nothing if all(g is None for g in grads) else (None, None, *_pull(ctx.decomposition, ctx.saved_tensors, grads))
+        )
+
+
+class _FactorsFunc(_Factors):
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *directions: Tensor | None) -> tuple[Tensor, ...]:
+        return _push_scaled(ctx.decomposition, ctx.saved_tensors, directions)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, decomposition: Decomposition, tolerance: Any, *matrices: Tensor) -> tuple[Any, Any]:
+        matrices = tuple(batched(info, dims[2:], matrices))
+        out = _FactorsFunc.apply(decomposition, under_vmap(tolerance), *matrices)
+        return out, (0,) * len(out)
