@@ -10,6 +10,7 @@ from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
 from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, powm, sqrtm
+from spectralgrad.linalg.generalized import generalized_eigh
 from spectralgrad.linalg.logdet import logdet
 from spectralgrad.linalg.norms import nuclear_norm, schatten_norm
 from spectralgrad.linalg.pinv import pinv
@@ -50,6 +51,7 @@ __all__ = [
     "eigvalsh",
     "errors",
     "expm",
+    "generalized_eigh",
     "inv_root",
     "inv_sqrtm",
     "logdet",

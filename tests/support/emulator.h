@@ -22,7 +22,8 @@
 #define __ballot_sync(mask, x) ballot(x, __LINE__)
 #define __any_sync(mask, x) (ballot(x, __LINE__) != 0)
 using std::copysign; using std::exp; using std::expm1; using std::fabs; using std::fmax; using std::fmin; using std::frexp;
-using std::ldexp; using std::log; using std::log1p; using std::pow; using std::sqrt;
+using std::exp2; using std::floor; using std::ldexp; using std::log; using std::log1p; using std::max; using std::min;
+using std::pow; using std::sqrt;
 
 struct Index { unsigned x; };
 static Index threadIdx, blockIdx;
@@ -40,6 +41,7 @@ static float rsqrt(float x) { return 1.0f / std::sqrt(x); }
 static double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 static float __fdividef(float a, float b) { return a / b; }
 template <class T> void atomicAdd(T* x, T y) { *x += y; }
+template <class T> void atomicMax(T* x, T y) { *x = std::max(*x, y); }
 
 static void fiber() { const unsigned self = threadIdx.x; body(); done[self] = true; }
 

@@ -368,7 +368,8 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
         for (int j = 0; j < n; ++j) place += length[j] < length[i] || (length[j] == length[i] && j > i);
         source[place] = i;
         value[i] = inverse_root(length[i]);
-        if (mine) w[matrix * n + place] = broken ? nan : ldexp(length[i] - s, exponent);
+        if (mine)  // what overflows becomes the largest number
+            w[matrix * n + place] = broken ? nan : fmin(fmax(ldexp(length[i] - s, exponent), -real(LARGEST)), real(LARGEST));
     }
     team_sync();
     for (int k = t; mine && k < n * n; k += TEAM) {

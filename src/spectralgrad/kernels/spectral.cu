@@ -6,7 +6,10 @@
 // All products are sums over k of left[k][i] right[k][j], so that a thread reads its entries of a row 16 bytes at a time. It
 // owns TILE x TILE entries of the result: TILE = 4 neighbours, or for TILE = 8 four neighbours in each half of the row.
 //
-// Compile-time: REAL (float or double), EPS, TINY, N (n rounded up to a multiple of TILE), TILE, KIND (the function), BORDER (what
+// The derivative is taken at scale 1 and scaled back last, by powers of two, so that nothing overflows on the way: G always,
+// eigenvalues outside ORDINARY. What overflows in the end becomes the largest number, in the value too.
+//
+// Compile-time: REAL (float or double), EPS, TINY (the smallest number), LARGEST, N (n rounded up to a multiple of TILE), TILE, KIND (the function), BORDER (what
 // becomes of eigenvalues that are zero to rounding), FLOOR (1: eigenvalues below `floor` are replaced by it).
 
 #ifndef SHARED
@@ -22,6 +25,9 @@ constexpr int THREADS = SIDE * SIDE;
 constexpr int STRIDE = N + 4;   // keeps rows aligned and spreads columns over banks
 struct alignas(16) Four { real x[4]; };
 constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/scalars.py
+constexpr int ORDINARY = sizeof(real) == 4 ? 20 : 200;  // |exponent| of eigenvalues whose powers are no trouble
+constexpr int NO_EXPONENT = -100000;
+constexpr int FURTHEST = sizeof(real) == 4 ? 252 : 2044;  // 2^k in two steps that are both in range
 
 struct Value { real at; bool clamped; };
 
@@ -38,14 +44,26 @@ __device__ __forceinline__ Value clamp(real w, real tolerance, real floor) {
     return {w, false};
 }
 
+// Overflow cut to the largest number; NaN stays.
+__device__ __forceinline__ real bounded(real x) { return x != x ? x : fmin(fmax(x, -real(LARGEST)), real(LARGEST)); }
+
+// x 2^k in two steps: 2^k itself may be out of range.
+__device__ __forceinline__ real shifted(real x, int k) { return bounded(x * ldexp(real(1), k / 2) * ldexp(real(1), k - k / 2)); }
+
 __device__ __forceinline__ real f(real c, real alpha) {
     switch (KIND) {
         case SQRT: return sqrt(c);
         case INVERSE_SQRT: return 1 / sqrt(c);
-        case POWER: return pow(c, alpha);
+        case POWER: return bounded(pow(c, alpha));
         case LOG: return log(c);
-        default: return exp(c);
+        default: return bounded(exp(c));
     }
+}
+
+// log(a / b) for a >= b >= 0, right relative to itself; infinite at b = 0.
+__device__ __forceinline__ real log_ratio(real a, real b) {
+    const real ratio = b / a;
+    return ratio > real(0.5) ? log1p((a - b) / b) : -log(ratio);
 }
 
 __device__ __forceinline__ real difference(real x, real y, real alpha) {
@@ -60,16 +78,31 @@ __device__ __forceinline__ real difference(real x, real y, real alpha) {
             return -1 / (p * q * (p + q));
         }
         case POWER: {
-            if (!(a > 0)) return alpha == 1 ? real(1) : real(0);
-            const real t = -log1p(-gap / a);
-            return pow(a, alpha - 1) * (t == 0 ? alpha : expm1(-alpha * t) / expm1(-t));
+            const real base = alpha > 0 ? a : b;
+            if (alpha == 0) return real(0);
+            if (!(base > 0)) return alpha == 1 ? real(1) : real(0);
+            const real t = log_ratio(a, b), change = alpha > 0 ? -expm1(-alpha * t) : expm1(alpha * t);
+            return pow(base, alpha - 1) * (gap == 0 ? alpha : change / (gap / base));
         }
-        case LOG: {
-            const real r = gap / b;
-            return (r == 0 ? real(1) : log1p(r) / r) / b;
-        }
+        case LOG: return gap == 0 ? 1 / b : log_ratio(a, b) / gap;
         default: return exp(a) * (gap == 0 ? real(1) : -expm1(-gap) / gap);
     }
+}
+
+// What brings differences of f to size 1: eigenvalues times 2^-k, or less `shift`, give differences times 2^-power.
+struct Scaling { int k; real shift; double power; };
+
+__device__ __forceinline__ Scaling scaling(const real* w, int n, real alpha, real floor) {
+    const real tolerance = zero_tolerance(w, n), low = clamp(w[0], tolerance, floor).at, high = clamp(w[n - 1], tolerance, floor).at;
+    if (KIND == GIVEN) return {0, real(0), 0.0};
+    if (KIND == EXP) return {0, high, double(high) * 1.4426950408889634};
+    const double degree = KIND == SQRT ? 0.5 : KIND == INVERSE_SQRT ? -0.5 : KIND == POWER ? double(alpha) : 0.0;
+    const real steepest = degree < 1 && low > 0 ? low : high;
+    int k = 0;
+    if (steepest > 0) frexp(steepest, &k);
+    if (-ORDINARY <= k && k <= ORDINARY) k = 0;
+    k += k & 1;  // even, for the exponents of square roots
+    return {k, real(0), (degree - 1) * k};
 }
 
 // Where entry v of part r lies in a row of N, for thread t of SIDE.
@@ -140,8 +173,9 @@ value(const real* __restrict__ V, const real* __restrict__ w, const real* __rest
     each(acc, [&](int i, int j, real x) {
         if (i >= n || j >= n) return;
         const int64 row = matrix * n + i;
-        out[row * n + j] = x;
-        if (scaled) scaled[row * n + j] = weight ? weight[row] * x : x;
+        const real finite = bounded(x);
+        out[row * n + j] = finite;
+        if (scaled) scaled[row * n + j] = weight ? weight[row] * finite : finite;
     });
 }
 
@@ -155,17 +189,36 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     real* Ut = U + N * STRIDE;
     real* X = Ut + N * STRIDE;
     real* l = X + N * STRIDE;
+    int* largest_exponent = reinterpret_cast<int*>(l + N);
     const int64 matrix = blockIdx.x;
     V += matrix * n * n;
+    w += matrix * n;
     G += matrix * n * n;
+    if (threadIdx.x == 0) *largest_exponent = NO_EXPONENT;
+    __syncthreads();
+    real largest = 0;
+    bool broken = false;
+    for (int k = threadIdx.x; k < n * n; k += THREADS) {
+        const real g = fabs(G[k]);
+        broken = broken || !(g <= real(LARGEST));
+        largest = fmax(largest, g);
+    }
+    int own = NO_EXPONENT;
+    if (largest > 0 && !broken) frexp(largest, &own);
+    atomicMax(largest_exponent, own);
+    broken = __syncthreads_or(broken);
+    const int e = *largest_exponent == NO_EXPONENT ? 0 : *largest_exponent;
+    const real down = ldexp(real(1), -e / 2), down_again = ldexp(real(0.5), -e + e / 2);
+    const Scaling scale_1 = scaling(w, n, real(alpha), real(floor));
     for (int k = threadIdx.x; k < N * N; k += THREADS) {
         const int i = k / N, j = k % N;
         const real x = inside(V, n, i, j);
         U[i * STRIDE + j] = x;
         Ut[j * STRIDE + i] = x;
-        X[i * STRIDE + j] = real(0.5) * inside(G, n, i, j) + real(0.5) * inside(G, n, j, i);
+        X[i * STRIDE + j] = inside(G, n, i, j) * down * down_again + inside(G, n, j, i) * down * down_again;
     }
-    for (int i = threadIdx.x; i < n; i += THREADS) l[i] = w[matrix * n + i];
+    const real floor_1 = KIND == EXP ? real(floor) - scale_1.shift : shifted(real(floor), -scale_1.k);
+    for (int i = threadIdx.x; i < n; i += THREADS) l[i] = KIND == EXP ? w[i] - scale_1.shift : shifted(w[i], -scale_1.k);
     __syncthreads();
     real acc[TILE][TILE];
     const auto keep = [&](int i, int j, real x) { X[i * STRIDE + j] = x; };
@@ -181,7 +234,7 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
         if (KIND == GIVEN) {
             F = inside(given + matrix * n * n, n, i, j);
         } else if (i < n && j < n) {
-            const Value a = clamp(l[i], tolerance, real(floor)), b = clamp(l[j], tolerance, real(floor));
+            const Value a = clamp(l[i], tolerance, floor_1), b = clamp(l[j], tolerance, floor_1);
             F = a.clamped && b.clamped ? real(0) : difference(a.at, b.at, real(alpha));
             if (FLOOR && a.clamped != b.clamped) F *= (a.at - b.at) / (l[i] - l[j]);
         }
@@ -193,5 +246,11 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     each(acc, keep);
     __syncthreads();
     product(acc, n, Ut, X, nullptr);  // V (F * E V^T)
-    each(acc, [&](int i, int j, real x) { if (i < n && j < n) out[(matrix * n + i) * n + j] = real(scale) * x; });
+    const double power = fmin(fmax(scale_1.power, -double(FURTHEST)), double(FURTHEST)), whole = ::floor(power);
+    const double rest = exp2(power - whole);
+    const int back = max(-FURTHEST, min(FURTHEST, int(whole) + e));
+    const real up = ldexp(real(1), back / 2), up_again = ldexp(real(1), back - back / 2), factor = real(scale * rest);
+    each(acc, [&](int i, int j, real x) {
+        if (i < n && j < n) out[(matrix * n + i) * n + j] = broken ? sqrt(real(-1)) : bounded(factor * x * up * up_again);
+    });
 }

@@ -57,7 +57,7 @@ class Shape(NamedTuple):
     N: int
     TILE: int
     threads: int
-    shared: int  # bytes: three matrices and a vector
+    shared: int  # bytes: three matrices, a vector and a number
 
 
 @lru_cache(maxsize=1024)
@@ -65,7 +65,7 @@ def shape(n: int, size: int) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes."""
     tile = 4 if n <= 64 else 8
     N = -(-n // tile) * tile
-    return Shape(N, tile, (N // tile) ** 2, (3 * N * (N + 4) + N) * size)
+    return Shape(N, tile, (N // tile) ** 2, (3 * N * (N + 4) + N) * size + 4)
 
 
 def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
@@ -74,7 +74,8 @@ def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.d
     return {
         "REAL": nvrtc.REAL[dtype],
         "EPS": limits.eps,
-        "TINY": limits.tiny,
+        "TINY": limits.tiny * limits.eps,
+        "LARGEST": limits.max,
         "N": layout.N,
         "TILE": layout.TILE,
         "KIND": kind,

@@ -181,6 +181,12 @@ def for_exact(who: str, solver: Solver) -> Exactly:
     return Exactly(_require_solver(who, solver))
 
 
+def for_generalized(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
+    """How `generalized_eigh` decomposes and differentiates."""
+    _require_solver(who, solver)
+    return ByRule(solver, _LORENTZIAN if gradient is None else _require_rule(who, gradient, power_iteration=False))
+
+
 def for_svd(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
     """How `svd` decomposes and differentiates."""
     _require_svd_solver(who, solver)

@@ -13,6 +13,7 @@ borders of domains: where eigenvalues may lie, and what happens to those that ro
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -61,7 +62,7 @@ def require_not_negative(who: str, w: Tensor, advice: str) -> None:
         )
 
 
-def require_positive(who: str, w: Tensor, advice: str) -> None:
+def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     """Raise if an ascending spectrum (*B, n) is singular to rounding, or negative. Reads the host once."""
     if w.numel() == 0:
         return
@@ -70,7 +71,7 @@ def require_positive(who: str, w: Tensor, advice: str) -> None:
     if not bool(regular.all()):
         singular = ~regular
         raise DefinitenessError(
-            f"`{who}`: `M` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are singular "
+            f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are singular "
             f"or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. {advice}"
         )
 
@@ -226,7 +227,8 @@ class _Positive(Scalar):
             require_positive(who, w, _FLOOR_ADVICE)
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        tolerance = zero_tolerance(w).clamp(min=torch.finfo(w.dtype).tiny)
+        limits = torch.finfo(w.dtype)
+        tolerance = zero_tolerance(w).clamp(min=limits.tiny * limits.eps)  # the smallest number, where all are zero
         return tolerance, tolerance
 
 
@@ -368,8 +370,10 @@ class Power(Scalar):
         change = -math.copysign(1, self.alpha) * torch.expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
         ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
-        # Not base^(alpha - 1): alpha - 1 is rounded, and a logarithm of 600 makes that 100 eps.
-        return torch.where(positive, base.pow(self.alpha) / base * ratio, at_zero)
+        # alpha - 1 is rounded, and the logarithm of 1e300 would make that 100 eps.
+        slope = self.alpha - 1
+        lost = float(Fraction(self.alpha) - 1 - Fraction(slope))
+        return torch.where(positive, base.pow(slope) * (1 + lost * base.log()) * ratio, at_zero)
 
     def curvature(self, x: Tensor) -> Tensor:
         return self.alpha * (self.alpha - 1) * x.pow(self.alpha - 2)

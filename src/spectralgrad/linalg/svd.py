@@ -146,7 +146,9 @@ class _Svd:
         return Scales((None, k, None), (k,))
 
     def _gaps(self, S: Tensor) -> Tensor:
-        """D (*B, k, k) ~ 1/(s_j - s_i), from the rule for s / s_1: relative, whatever the rule."""
+        """D (*B, k, k) ~ 1/(s_j - s_i), from the rule; one that is not scale-free is asked for s / s_1."""
+        if self.rule.scale_free:
+            return self.rule.coefficients(S)
         size = torch.where(S > 0, S, 1)[..., :1].detach()
         return self.rule.coefficients(S / size) / size.unsqueeze(-1)
 

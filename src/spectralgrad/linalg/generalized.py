@@ -1,0 +1,127 @@
+"""The generalized eigenproblem of Hermitian matrices, with a chosen gradient rule.
+
+A V = B V diag(w), V^H B V = I. With P = V^H dA V and Q = V^H dB V, both Hermitian,
+
+    dw = diag(P - Q W),      V^-1 dV = K * (P - Q (w_i + w_j)/2) - Q/2,      K_ij ~ 1/(w_j - w_i) from the rule.
+
+Only K knows gaps. Backward is the adjoint: with G = V^H gV and S = sym(K * G),
+
+    gA = V (S + diag(gw)) V^H,      gB = -V (S (w_i + w_j)/2 + diag(w gw) + sym(G)/2) V^H.
+
+The pairs come from two ordinary ones: B = U diag(b) U^H gives X = U b^(-1/2) with X^H B X = I; those of X^H A X are w and
+X^-1 V.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from spectralgrad.counters import count_on_device
+from spectralgrad.errors import DtypeError, ShapeError
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance
+
+from .choices import AUTO, for_generalized
+from .decomposition import Scales, Some, factorise
+from .eigh import Eigenpairs
+from .precision import hermitian_part, matmul, sandwich
+from .rules import Rule
+from .scalars import CLAMPED, require_positive, zero_tolerance
+from .scaling import exponent, shifted
+from .solvers import Solver, decompose
+
+__all__ = ["generalized_eigh"]
+
+_ADVICE = "Add eps * identity to `B`."
+
+
+def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO) -> Eigenpairs:
+    """Eigenvalues, ascending, and eigenvectors of A V = B V diag(w), with V^H B V = I.
+
+    Accurate to the condition number of B times rounding, as LAPACK's sygv is.
+
+    Args:
+        A: (*B, n, n), Hermitian; only (A + A^H)/2 counts.
+        B: (*B, n, n), Hermitian and positive definite; broadcasts with A.
+        gradient: a rule for the gaps of the eigenvalues; None means `Lorentzian()`.
+        solver: an eigensolver.
+
+    Returns:
+        (w, V): (*B, n) and (*B, n, n), also as .eigenvalues and .eigenvectors.
+
+    Raises:
+        DefinitenessError: B is singular to rounding, or indefinite. (On CUDA its eigenvalues are clamped and counted.)
+        ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
+
+    >>> A, B = torch.diag(torch.tensor([6.0, 1.0])), torch.diag(torch.tensor([2.0, 1.0]))
+    >>> generalized_eigh(A, B).eigenvalues
+    tensor([1.0000, 3.0000])
+    """
+    who = "generalized_eigh"
+    X, Y = as_matrix(who, A, square=True, name="A"), as_matrix(who, B, square=True, name="B")
+    if X.dtype != Y.dtype:
+        raise DtypeError(f"`{who}`: `A` and `B` must have one dtype, got {A.dtype} and {B.dtype}. Convert one of them.")
+    if X.shape[-1] != Y.shape[-1]:
+        raise ShapeError(f"`{who}`: `A` and `B` must have one size, got {tuple(A.shape)} and {tuple(B.shape)}.")
+    choice = for_generalized(who, gradient, solver)
+    X, Y = torch.broadcast_tensors(X, Y)
+    tolerance = asymmetry_tolerance(A)
+    w, V = factorise(_Generalized(who, choice.rule, choice.solver), tolerance, X, Y)
+    return Eigenpairs(as_given(w, A), as_given(V, A))
+
+
+@dataclass(frozen=True)
+class _Generalized:
+    """See decomposition.py for what the methods are used for."""
+
+    who: str
+    rule: Rule
+    solver: Solver
+
+    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
+        A, B = matrices
+        a, b = exponent(A), exponent(B)
+        b = b + b % 2  # even: V scales with 2^(-b/2)
+        beta, U = decompose(self.who, shifted(B, -b), self.solver, tolerance)
+        if tolerance is not None:
+            require_positive(self.who, beta, _ADVICE, name="B")
+        elif beta.numel():
+            border = zero_tolerance(beta).clamp(min=torch.finfo(beta.dtype).tiny)
+            if not torch.compiler.is_compiling():
+                count_on_device(CLAMPED, beta <= border)
+            beta = torch.maximum(beta, border)
+        X = U * beta.rsqrt().unsqueeze(-2)
+        inner = hermitian_part(matmul(X.mH, matmul(hermitian_part(shifted(A, -a)), X)))
+        w, W = decompose(self.who, inner, self.solver, tolerance)
+        return shifted(w, a - b), shifted(matmul(X, W), -torch.div(b, 2, rounding_mode="floor")).contiguous()
+
+    def scales(self, factors: Sequence[Tensor]) -> Scales:
+        w, V = factors
+        v = exponent(V)
+        if not self.rule.scale_free:  # the eigenvalues stay as they are, so A scales with B
+            return Scales((None, v), (-2 * v, -2 * v))
+        k = exponent(w, 1)
+        return Scales((k, v), (k - 2 * v, -2 * v))
+
+    def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, Tensor]:
+        (w, V), (gw, gV) = factors, cotangents
+        by_w = torch.zeros_like(w) if gw is None else gw
+        diagonal, weighted = (torch.diag_embed(x).to(V.dtype) for x in (by_w, w * by_w))
+        if gV is None:
+            return sandwich(V, diagonal), -sandwich(V, weighted)
+        G = matmul(V.mH, gV)
+        S = hermitian_part(self.rule.coefficients(w) * G)
+        gB = -sandwich(V, S * _means(w) + weighted + hermitian_part(G) / 2)
+        return sandwich(V, S + diagonal), gB
+
+    def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor]:
+        (w, V), (dA, dB) = factors, directions
+        P, Q = (torch.zeros_like(V) if d is None else matmul(V.mH, matmul(hermitian_part(d), V)) for d in (dA, dB))
+        dw = (P - Q * w.unsqueeze(-2)).diagonal(dim1=-2, dim2=-1).real
+        return dw, matmul(V, self.rule.coefficients(w) * (P - Q * _means(w)) - Q / 2)
+
+
+def _means(w: Tensor) -> Tensor:
+    """(w_i + w_j)/2 (*B, n, n)."""
+    return (w.unsqueeze(-1) + w.unsqueeze(-2)) / 2
