@@ -199,6 +199,51 @@ def _differentiate(
     return list(by_all[: len(factors)]), by_cotangent
 
 
+class _Push(Function):
+    """`_push_scaled`. A node of its own because inside jvp torch drops the tangents of plain operations: without it the
+    jvp of a jvp would be 0."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(decomposition: Decomposition, count: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        return _push_scaled(decomposition, tensors[:count], tensors[count:])  # type: ignore[arg-type]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        decomposition, count, *tensors = inputs
+        ctx.given = [i for i, x in enumerate(tensors) if x is not None]
+        ctx.count = len(tensors)
+
+        def pushed(*given: Tensor) -> tuple[Tensor, ...]:
+            every: list[Tensor | None] = [None] * len(tensors)
+            for i, x in zip(ctx.given, given, strict=True):
+                every[i] = x
+            return _push_scaled(decomposition, every[:count], every[count:])  # type: ignore[arg-type]
+
+        ctx.pushed = pushed
+        ctx.save_for_backward(*(tensors[i] for i in ctx.given))
+        ctx.save_for_forward(*(tensors[i] for i in ctx.given))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        by_given = torch.func.vjp(ctx.pushed, *ctx.saved_tensors)[1](grads)
+        every: list[Tensor | None] = [None] * ctx.count
+        for i, x in zip(ctx.given, by_given, strict=True):
+            every[i] = x
+        return (None, None, *every)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        """By two reverse passes, since forward mode cannot be nested: u -> vjp(u) is linear, and its adjoint is the jvp."""
+        given = ctx.saved_tensors
+        out, pull = torch.func.vjp(ctx.pushed, *given)  # type: ignore[misc]
+        along = [tangents[i] for i in ctx.given]
+        directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(given, along, strict=True))
+        pushed: tuple[Tensor, ...] = torch.func.vjp(lambda *u: pull(u), *(torch.zeros_like(o) for o in out))[1](directions)
+        return pushed
+
+
 class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py
     @staticmethod
     def forward(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
@@ -223,7 +268,9 @@ class _Factors(Function):  # twice, for torch.compile and for the rest: see calc
 class _FactorsFunc(_Factors):
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *directions: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_scaled(ctx.decomposition, ctx.saved_tensors, directions)
+        factors = ctx.saved_tensors
+        pushed: tuple[Tensor, ...] = _Push.apply(ctx.decomposition, len(factors), *factors, *directions)
+        return pushed
 
     @staticmethod
     def vmap(info: Any, dims: Any, decomposition: Decomposition, tolerance: Any, *matrices: Tensor) -> tuple[Any, Any]:

@@ -160,10 +160,11 @@ def _read(who: str, M: Tensor, UPLO: Triangle | None) -> tuple[Tensor, float | N
     if UPLO is None:
         return X, tolerance
     require_one_of(who, "UPLO", UPLO, (None, "L", "U"))
-    return call(_FromTriangle, X, UPLO == "U"), asymmetry_tolerance(M)
+    function = _FromTriangle if torch.compiler.is_compiling() else _FromTriangleFunc
+    return call(function, X, UPLO == "U"), asymmetry_tolerance(M)
 
 
-class _FromTriangle(Function):
+class _FromTriangle(Function):  # twice, for torch.compile and for the rest: see calculus.py
     """The Hermitian matrix with a given triangle; its derivative is the identity, as if all of M had been read."""
 
     @staticmethod
@@ -179,13 +180,15 @@ class _FromTriangle(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return grad, None
 
+
+class _FromTriangleFunc(_FromTriangle):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return tangent.clone()
 
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, upper: bool) -> tuple[Tensor, int]:
-        return _FromTriangle.apply(M.movedim(dims[0], 0), upper), 0
+        return _FromTriangleFunc.apply(M.movedim(dims[0], 0), upper), 0
 
 
 def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:

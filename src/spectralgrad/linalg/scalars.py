@@ -71,8 +71,9 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     if not bool(regular.all()):
         singular = ~regular
         raise DefinitenessError(
-            f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are singular "
-            f"or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. {advice}"
+            f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are "
+            f"singular or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. "
+            f"{advice}"
         )
 
 

@@ -59,15 +59,21 @@ def bounded(x: Tensor) -> Tensor:
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in another precision; here and in every derivative, what overflows becomes the largest number."""
-    return x if x.dtype == dtype else _Cast.apply(x, dtype)
+    if x.dtype == dtype:
+        return x
+    function = _Cast if torch.compiler.is_compiling() else _CastFunc
+    result: Tensor = function.apply(x, dtype)
+    return result
 
 
-class _Cast(Function):
+class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.is_complex():
             return torch.view_as_complex(_Cast.forward(torch.view_as_real(x.resolve_conj()), dtype.to_real()))
-        largest = min(largest_number(x), torch.finfo(dtype).max)
+        largest = torch.finfo(dtype).max
+        if largest >= largest_number(x):
+            return x.to(dtype)
         return (x.clamp(-largest, largest) + (x - x)).to(dtype)  # NaN and Inf become NaN, as in `shifted`
 
     @staticmethod
@@ -78,13 +84,15 @@ class _Cast(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return cast(grad, ctx.given), None
 
+
+class _CastFunc(_Cast):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return cast(tangent, ctx.dtype)
 
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
-        return _Cast.apply(x, dtype), dims[0]
+        return _CastFunc.apply(x, dtype), dims[0]
 
 
 def at_hand(x: Tensor) -> bool:

@@ -197,10 +197,11 @@ def _completed(U: Tensor, A: Tensor) -> Tensor:
     """U (*B, m, k) with m - k more orthonormal columns, which are constants."""
     if U.shape[-2] == U.shape[-1]:
         return U
-    return torch.cat([U, call(_Complement, U, A)], -1)
+    function = _Complement if torch.compiler.is_compiling() else _ComplementFunc
+    return torch.cat([U, call(function, U, A)], -1)
 
 
-class _Complement(Function):
+class _Complement(Function):  # twice, for torch.compile and for the rest: see calculus.py
     """Orthonormal columns (*B, m, m - k) beside those of U; no gradient may reach them."""
 
     @staticmethod
@@ -224,10 +225,12 @@ class _Complement(Function):
         reached = (grad != 0).any(-1, keepdim=True).any(-2, keepdim=True)
         return None, grad.new_zeros(ctx.shape).masked_fill(reached, torch.nan)
 
+
+class _ComplementFunc(_Complement):
     @staticmethod
     def jvp(ctx: Any, tU: Tensor | None, tA: Tensor | None) -> None:
         return None
 
     @staticmethod
     def vmap(info: Any, dims: Any, U: Tensor, A: Tensor) -> tuple[Tensor, int]:
-        return _Complement.apply(*batched(info, dims, (U, A))), 0
+        return _ComplementFunc.apply(*batched(info, dims, (U, A))), 0

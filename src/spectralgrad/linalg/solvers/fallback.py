@@ -19,6 +19,7 @@ from spectralgrad.validation import require_finite, require_hermitian
 from ..precision import WIDE, hermitian_part
 from ..scaling import are_finite, exponent, shifted
 from .base import COMPILABLE, Solver
+from .cusolver import carefully
 from .lapack import Lapack
 
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
@@ -105,6 +106,10 @@ def _checked_svd(who: str, A: Tensor, check: bool) -> Factors:
 
 
 def _svd(A: Tensor) -> Factors:
+    return carefully(_torch_svd, A) if A.device.type == "cuda" else _torch_svd(A)
+
+
+def _torch_svd(A: Tensor) -> Factors:
     return tuple(torch.linalg.svd(A, full_matrices=False))
 
 
@@ -157,8 +162,8 @@ def _rescue(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
     require_finite(who, H, "A" if solve is _svd else "M")
     m, n = H.shape[-2:]
     flat = H.reshape(-1, m, n)
-    trusted = partial(_at_scale_1, solve if solve is _svd else Lapack().solve)
-    *factors, failed = _attempt(partial(_at_scale_1, solve), flat, trusted)
+    trusted = solve if solve is _svd else Lapack().solve
+    *factors, failed = _attempt(solve, flat, trusted)
     for event, remedy in (("solver_retry_float64", _in_float64), ("solver_retry_jitter", _with_jitter)):
         where = failed.nonzero()[:, 0]
         if len(where) == 0:
@@ -178,9 +183,9 @@ def _rescue(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
 
 
 def _attempt(solve: Callable[[Tensor], Factors], flat: Tensor, trusted: Callable[[Tensor], Factors]) -> Factors:
-    """The factors of (B, m, n), and last which failed; where the solver raises, halve until the culprits stand alone."""
+    """The factors of (B, m, n), at scale 1, and last which failed; where it raises, halve until the culprits stand alone."""
     try:
-        factors = solve(flat)
+        factors = _at_scale_1(solve, flat)
         finite = [torch.isfinite(x).flatten(1).all(1) for x in factors]
         return *factors, ~torch.stack(finite).all(0)
     except LinAlgError:

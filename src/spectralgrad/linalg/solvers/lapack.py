@@ -9,6 +9,7 @@ from spectralgrad.errors import LinAlgError
 
 from ..scaling import are_finite
 from .base import Solver, compilable
+from .cusolver import carefully
 from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
@@ -55,7 +56,10 @@ class Lapack(Solver):
         if worth_spreading(H):
             w, V, _ = spread(_eigh_into, H)
             return w, V
-        w, V = torch.linalg.eigh(H)
+        if H.device.type == "cuda" and H.is_complex():
+            w, V = carefully(torch.linalg.eigh, H)
+        else:
+            w, V = torch.linalg.eigh(H)
         return w, V
 
     def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
