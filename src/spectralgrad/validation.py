@@ -140,8 +140,11 @@ def as_square(who: str, M: Tensor) -> tuple[Tensor, float | None]:
 
 
 def as_given(x: Tensor, given: Tensor) -> Tensor:
-    """A result, rounded back to half precision where the input had it."""
-    return x.to(given.dtype) if given.dtype in _HALF else x
+    """A result, rounded back to half precision where the input had it; what overflows there becomes the largest number."""
+    if given.dtype not in _HALF:
+        return x
+    largest = torch.finfo(given.dtype).max
+    return x.clamp(-largest, largest).to(given.dtype)
 
 
 def asymmetry_tolerance(M: Tensor) -> float | None:

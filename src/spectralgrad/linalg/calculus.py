@@ -26,7 +26,10 @@ from torch.autograd import Function, forward_ad
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
-from .scaling import are_finite, at_hand, exponent, in_batched_backward, scaled_back, shifted
+from .scaling import are_finite, are_ordinary, at_hand, exponent, in_batched_backward, scaled_back, shifted
+
+# A direction is brought so far below 1 that sums over a row of even the largest numbers do not overflow.
+_GUARD = {torch.float32: 32, torch.float64: 64}
 
 
 class AtScale1(NamedTuple):
@@ -63,6 +66,10 @@ class Potential(Protocol):
         """The same for a matrix of scale 1, such that neither derivative overflows in directions of scale 1."""
         ...
 
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        """The exponent (*B,) of the matrix."""
+        ...
+
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         """Whether `first` needs no help with scales: a kernel does all of it."""
         ...
@@ -75,6 +82,9 @@ class AnyScale:
         matrix = factors[-1]
         zero = torch.zeros(matrix.shape[:-2], dtype=torch.float64, device=matrix.device)
         return AtScale1(self, factors, zero, zero)  # type: ignore[arg-type]
+
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return exponent(factors[0], factors[0].ndim)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return True
@@ -131,23 +141,25 @@ def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tenso
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
     if potential.takes_any_scale(factors) or in_batched_backward(E):
         return potential.first(factors, E)
-    if at_hand(E):
+    e = exponent(E)
+    if at_hand(E) and are_ordinary(E, potential.scale(factors), e):
         D = potential.first(factors, E)
         if are_finite(D):
             return D
     unit = potential.at_scale_1(factors)
-    e = exponent(E)
+    e = e + _GUARD[E.real.dtype]
     return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
 
 
 def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
     """D2(M)[E1, E2] at any scale, for plain tensors."""
-    if at_hand(E1):
+    e1, e2 = exponent(E1), exponent(E2)
+    if at_hand(E1) and are_ordinary(E1, potential.scale(factors), e1, e2):
         D = potential.second(factors, E1, E2)
         if are_finite(D):
             return D
     unit = potential.at_scale_1(factors)
-    e1, e2 = exponent(E1), exponent(E2)
+    e1 = e1 + _GUARD[E1.real.dtype]
     D = unit.potential.second(unit.factors, shifted(E1, -e1), shifted(E2, -e2))
     return scaled_back(D, unit.second + e1 + e2)
 

@@ -28,10 +28,10 @@ from torch.autograd import Function
 from spectralgrad.validation import under_vmap
 
 from .calculus import batched, call, in_transform, is_constant
-from .scaling import at_hand, exponent, in_batched_backward, shifted
+from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
 
-_ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 Some = Sequence[Tensor | None]
+_MATRICES = 2  # that a decomposition takes at most
 
 
 class Scales(NamedTuple):
@@ -66,7 +66,8 @@ def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: 
     if all(is_constant(x) for x in matrices):
         return decomposition.decompose(tolerance, *matrices)
     function = _Factors if torch.compiler.is_compiling() else _FactorsFunc
-    return call(function, decomposition, tolerance, *matrices)  # type: ignore[no-any-return]
+    nothing = [None] * (_MATRICES - len(matrices))  # Dynamo counts arguments: always as many
+    return call(function, decomposition, tolerance, *matrices, *nothing)  # type: ignore[no-any-return]
 
 
 # At any scale.
@@ -130,9 +131,8 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
     given = [x for x in cotangents if x is not None]
     if not all(at_hand(x) for x in (*factors, *given)):
         return any(in_batched_backward(x) for x in given)  # it could not be done otherwise
-    sizes = [k for k in (*decomposition.scales(factors).factors, *(exponent(g, g.ndim) for g in given)) if k is not None]
-    limit = _ORDINARY[factors[-1].real.dtype]
-    return all(k.numel() == 0 or (-limit <= int(k.min()) and int(k.max()) <= limit) for k in sizes)
+    scales = (k for k in decomposition.scales(factors).factors if k is not None)
+    return are_ordinary(factors[-1], *scales, *(exponent(g, g.ndim) for g in given))
 
 
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
@@ -246,34 +246,38 @@ class _Push(Function):
 
 class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py
     @staticmethod
-    def forward(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
+    def forward(decomposition: Decomposition, tolerance: float | None, A: Tensor, B: Tensor | None) -> tuple[Tensor, ...]:
+        matrices = (A,) if B is None else (A, B)
         return decomposition.decompose(None if torch.compiler.is_compiling() else tolerance, *matrices)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.decomposition, _, *matrices = inputs
-        ctx.count = len(matrices)
+        ctx.decomposition, _, _, B = inputs
+        ctx.nothing = (None,) if B is None else ()
         ctx.save_for_backward(*output)
         ctx.save_for_forward(*output)
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        nothing: tuple[Tensor | None, ...] = (None,) * (2 + ctx.count)
-        return (
-            nothing if all(g is None for g in grads) else (None, None, *_pull(ctx.decomposition, ctx.saved_tensors, grads))
-        )
+        if all(g is None for g in grads):
+            return (None,) * (2 + _MATRICES)
+        return (None, None, *_pull(ctx.decomposition, ctx.saved_tensors, grads), *ctx.nothing)
 
 
 class _FactorsFunc(_Factors):
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *directions: Tensor | None) -> tuple[Tensor, ...]:
-        factors = ctx.saved_tensors
+        factors, directions = ctx.saved_tensors, directions[: _MATRICES - len(ctx.nothing)]
         pushed: tuple[Tensor, ...] = _Push.apply(ctx.decomposition, len(factors), *factors, *directions)
         return pushed
 
     @staticmethod
-    def vmap(info: Any, dims: Any, decomposition: Decomposition, tolerance: Any, *matrices: Tensor) -> tuple[Any, Any]:
-        matrices = tuple(batched(info, dims[2:], matrices))
-        out = _FactorsFunc.apply(decomposition, under_vmap(tolerance), *matrices)
+    def vmap(
+        info: Any, dims: Any, decomposition: Decomposition, tolerance: Any, A: Tensor, B: Tensor | None
+    ) -> tuple[Any, Any]:
+        (A,) = batched(info, dims[2:3], (A,))
+        if B is not None:
+            (B,) = batched(info, dims[3:], (B,))
+        out = _FactorsFunc.apply(decomposition, under_vmap(tolerance), A, B)
         return out, (0,) * len(out)

@@ -94,8 +94,8 @@ def eigvalsh(M: Tensor, *, solver: EigenSolver = AUTO, UPLO: Triangle | None = N
     Returns:
         (*B, n).
 
-    >>> eigvalsh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]))
-    tensor([1.0000, 3.0000])
+    >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0])))
+    tensor([1., 3.])
     """
     X, tolerance = _read("eigvalsh", M, UPLO)
     return as_given(eigenpairs("eigvalsh", X, for_eigenpairs("eigvalsh", None, solver), tolerance)[0], M)
@@ -191,16 +191,20 @@ class _FromTriangleFunc(_FromTriangle):
         return _FromTriangleFunc.apply(M.movedim(dims[0], 0), upper), 0
 
 
+def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:
+    return len(shape) <= len(to) and all(a in (1, b) for a, b in zip(reversed(shape), reversed(to), strict=False))
+
+
 def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
     """A guess of the eigenvectors in the dtype and place of ``M``; None for one that vmap maps, which cannot be used."""
     if start is None:
         return None
     if not isinstance(start, Tensor):
         raise DtypeError(f"`eigh`: start must be a torch.Tensor or None, got {type(start).__name__}.")
-    if start.ndim < 2 or start.shape[-2:] != M.shape[-2:]:
+    if start.shape[-2:] != M.shape[-2:] or not _broadcasts(start.shape, M.shape):
         raise ShapeError(
             f"`eigh`: start must have the shape of `M`, {tuple(M.shape)}, or broadcast to it, got {tuple(start.shape)}."
         )
     if not torch.compiler.is_compiling() and is_transformed(start):
         return None
-    return start.detach().to(M.device, M.dtype)
+    return (start.detach() if M.is_complex() else start.detach().real).to(M.device, M.dtype)

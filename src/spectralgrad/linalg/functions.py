@@ -1,6 +1,5 @@
 """Spectral functions V f(L) V^H with exact gradients."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +19,7 @@ from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
 from .scalars import CLAMPED, Exp, InverseFourthRoot, InverseSqrt, Log, Power, Scalar, Sqrt
-from .scaling import bounded
+from .scaling import bounded, exponent
 from .solvers import Solver, decompose
 
 __all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
@@ -61,6 +60,9 @@ class Spectral:
             return AtScale1(self, factors, zero, zero)
         unit = self.scalar.at_scale_1(w)
         return AtScale1(replace(self, scalar=unit.scalar), (unit.eigenvalues, V), unit.first, unit.second)
+
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return exponent(factors[0], 1)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return _in_kernel(factors[1])
@@ -146,9 +148,9 @@ def require_floor(who: str, scalar: Scalar, dtype: torch.dtype) -> None:
         return
     if not (is_number(floor) and floor > scalar.lowest_floor):
         raise OptionError(f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {floor!r}.")
-    rounded = float(torch.tensor(floor, dtype=dtype).real)
-    if not (math.isfinite(rounded) and rounded > scalar.lowest_floor):
-        raise OptionError(f"`{who}`: floor={floor!r} becomes {rounded} in {dtype}; take a number within its range.")
+    limits = torch.finfo(dtype)
+    if abs(floor) > limits.max or 0 < abs(floor) < limits.tiny * limits.eps:
+        raise OptionError(f"`{who}`: floor={floor!r} is no number of {dtype}; take one within its range.")
 
 
 def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None) -> Tensor:

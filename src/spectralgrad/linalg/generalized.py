@@ -82,7 +82,7 @@ class _Generalized:
     def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
         A, B = matrices
         a, b = exponent(A), exponent(B)
-        b = b + b % 2  # even: V scales with 2^(-b/2)
+        b = 2 * torch.ceil(b / 2)  # even: V scales with 2^(-b/2)
         beta, U = decompose(self.who, shifted(B, -b), self.solver, tolerance)
         if tolerance is not None:
             require_positive(self.who, beta, _ADVICE, name="B")
@@ -94,7 +94,7 @@ class _Generalized:
         X = U * beta.rsqrt().unsqueeze(-2)
         inner = hermitian_part(matmul(X.mH, matmul(hermitian_part(shifted(A, -a)), X)))
         w, W = decompose(self.who, inner, self.solver, tolerance)
-        return shifted(w, a - b), shifted(matmul(X, W), -torch.div(b, 2, rounding_mode="floor")).contiguous()
+        return shifted(w, a - b), shifted(matmul(X, W), -b / 2).contiguous()
 
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         w, V = factors

@@ -30,7 +30,7 @@ from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound,
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import cast, exponent, shifted
+from .scaling import are_ordinary, at_hand, cast, exponent, moved, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
@@ -51,6 +51,9 @@ class _Polar(ABC):
 
     @abstractmethod
     def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1: ...
+
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return exponent(factors[1], factors[1].ndim - (factors[0].ndim - 2))  # S (*B, n), or H (*B, n, n)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False
@@ -202,7 +205,10 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
 def _by_products(A: Tensor, newton: NewtonSchulz, check: bool) -> Tensor:
     if newton.steps is None:
         by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps))
-        return cast(evaluate(by_newton, cast(A, product_dtype(A)), 0.0 if check else None), A.dtype)
+        X = cast(A, product_dtype(A))
+        k = exponent(X)
+        X = X if at_hand(X) and are_ordinary(X, k) else moved(X, -k)  # the polar factor does not scale
+        return cast(evaluate(by_newton, X, 0.0 if check else None), A.dtype)
     if check and not is_transformed(A):
         require_finite("polar", A.detach(), "A")
     Q = A / frobenius_norm(A) if A.numel() else A

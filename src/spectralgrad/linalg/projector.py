@@ -46,7 +46,7 @@ class Cut:
         if self.rank is not None:
             return (torch.arange(n, device=w.device) >= n - self.rank).expand(w.shape)
         assert self.energy is not None
-        positive = w.clamp(min=0)
+        positive = shifted(w, -exponent(w, 1)).clamp(min=0)  # at scale 1 the sum does not overflow
         total = positive.sum(-1, keepdim=True)
         discarded = positive.cumsum(-1)  # what is lost if this pair and all smaller ones go
         keep = discarded > (1 - self.energy) * total
@@ -80,6 +80,9 @@ class _Projector:
         w, V = factors
         k = exponent(w, 1) if self.rule.scale_free else torch.zeros_like(exponent(w, 1))
         return AtScale1(self, (shifted(w, -k), V), -k, -2 * k)
+
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return exponent(factors[0], 1)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False

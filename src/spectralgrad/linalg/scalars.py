@@ -28,6 +28,7 @@ from .quadrature import second_differences
 from .scaling import bounded, exponent, shifted
 
 _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
+_MARGIN = 4  # powers of two between the largest eigenvalue and the end of the range
 _HALF = 0.5  # for b in (a/2, a] the difference a - b is exact (Sterbenz)
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
 CLAMPED = "clamped_eigenvalue"  # the name of its count
@@ -170,7 +171,9 @@ class Scalar(ABC):
         c = self.clamp(w)[0]
         steepest = c[..., :1] if degree < 1 else c[..., -1:]
         k = exponent(torch.where(steepest > 0, steepest, c[..., -1:]), 1)
-        k = k + k % 2  # even, for square roots: their exponents stay whole
+        top = math.frexp(torch.finfo(w.dtype).max)[1] - _MARGIN
+        k = torch.maximum(k, exponent(c, 1) - top)  # the largest stays a number
+        k = 2 * torch.ceil(k / 2)  # even, for square roots: their exponents stay whole
         floor = None
         if self.floor is not None:
             floor = shifted(torch.full_like(w[..., :1], self.floor), -k)  # one for each matrix
@@ -184,7 +187,7 @@ class Scalar(ABC):
         (f(c_i) - f(l_j)) / (l_i - l_j) = f[c_i, l_j] (c_i - l_j) / (l_i - l_j).
         """
         c, clamped = self.clamp(w)
-        F = self.difference(c.unsqueeze(-1), c.unsqueeze(-2))
+        F = bounded(self.difference(c.unsqueeze(-1), c.unsqueeze(-2)))
         if clamped is None:
             return F
         row, column = clamped.unsqueeze(-1), clamped.unsqueeze(-2)
@@ -242,9 +245,12 @@ def _reciprocal(x: Tensor) -> Tensor:
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
     """log(a/b) for a >= b >= 0, right relative to itself; infinite at b = 0 < a, and 0 at a = b = 0."""
     positive = a > 0
-    ratio = torch.where(positive, b, 1) / torch.where(positive, a, 1)
+    top = torch.where(positive, a, 1)
+    ratio = torch.where(positive, b, 1) / top
     near = ratio > _HALF  # there a - b is exact, and the logarithm of the quotient is not
-    return torch.where(near, torch.log1p((a - b) / torch.where(near & positive, b, 1)), -ratio.log())
+    far = ratio < torch.finfo(a.dtype).tiny  # the quotient underflows, and the difference of logarithms is large
+    apart = torch.where(far, top.log() - torch.where(positive, b, 1).log(), -ratio.log())
+    return torch.where(near, torch.log1p((a - b) / torch.where(near & positive, b, 1)), apart)
 
 
 @dataclass(frozen=True)
@@ -418,13 +424,6 @@ class Exp(Scalar):
     near = 0.1
     can_overflow = True
 
-    def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
-        """exp(x) = e^s exp(x - s), with s the largest eigenvalue."""
-        s = self.clamp(w)[0][..., -1:]
-        scaled = replace(self, floor=None if self.floor is None else self.floor - s)  # type: ignore[arg-type]
-        q = s[..., 0].double() / math.log(2)
-        return ScalarAtScale1(scaled, w - s, q, q)
-
     def require(self, who: str, w: Tensor) -> None:
         largest = torch.finfo(w.dtype).max
         limit = torch.tensor(largest, dtype=torch.float64).log()
@@ -442,8 +441,9 @@ class Exp(Scalar):
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, gap = torch.maximum(a, b), (a - b).abs()
-        tie = gap == 0
-        return a.exp() * torch.where(tie, 1, -torch.expm1(-gap) / torch.where(tie, 1, gap))
+        tie, top = gap == 0, a.exp()
+        F = top * torch.where(tie, 1, -torch.expm1(-gap) / torch.where(tie, 1, gap))
+        return torch.where(torch.isinf(top), top, F)  # which may be infinity times zero
 
     def curvature(self, x: Tensor) -> Tensor:
         return x.exp()

@@ -14,6 +14,8 @@ from torch.autograd import Function
 
 from spectralgrad.validation import is_transformed
 
+_ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
+
 
 def largest_number(x: Tensor) -> float:
     """The largest finite number of the dtype of ``x``."""
@@ -23,10 +25,20 @@ def largest_number(x: Tensor) -> float:
 def exponent(x: Tensor, dims: int = 2) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
     if x.is_complex():
-        x, dims = torch.view_as_real(x.resolve_conj()), dims + 1
+        x = _resolved(x)
+        return torch.maximum(exponent(x.real, dims), exponent(x.imag, dims))
     if x.numel() == 0:
-        return x.new_zeros(x.shape[: x.ndim - dims], dtype=torch.int32)
-    return torch.frexp(x.abs().amax(tuple(range(-dims, 0)))).exponent
+        return x.new_zeros(x.shape[: x.ndim - dims])
+    largest = x.abs().amax(tuple(range(-dims, 0)))
+    if not torch.compiler.is_compiling():
+        return torch.frexp(largest).exponent.to(x.dtype)
+    known = (largest > 0) & torch.isfinite(largest)  # inductor's C++ for frexp does not compile
+    return torch.where(known, torch.log2(torch.where(known, largest, 1)).floor() + 1, 0)
+
+
+def _resolved(x: Tensor) -> Tensor:
+    """A complex ``x`` whose parts can be viewed. A compiled backward pass may get lazy conjugates that it did not expect."""
+    return torch.conj_physical(torch.conj_physical(x)) if torch.compiler.is_compiling() else x
 
 
 def shifted(x: Tensor, k: Tensor) -> Tensor:
@@ -35,11 +47,12 @@ def shifted(x: Tensor, k: Tensor) -> Tensor:
     Nothing is repaired: where x itself is NaN or Inf, so that x - x is not 0, the result is NaN.
     """
     if x.is_complex():
-        return torch.view_as_complex(shifted(torch.view_as_real(x.resolve_conj()), k))
+        x = _resolved(x)
+        return torch.complex(shifted(x.real, k), shifted(x.imag, k))
     limit = math.frexp(largest_number(x))[1] - 1  # the largest k for which 2^k is a number; log2 rounds up to one more
-    k = k.reshape(*k.shape, *(1,) * (x.ndim - k.ndim)).clamp(-2 * limit, 2 * limit)
-    half = torch.div(k, 2, rounding_mode="floor")  # in two steps: 2^k itself may be out of range
-    return bounded(x * torch.exp2(half.to(x.dtype)) * torch.exp2((k - half).to(x.dtype))) + (x - x)
+    k = k.reshape(*k.shape, *(1,) * (x.ndim - k.ndim)).clamp(-2 * limit, 2 * limit).to(x.dtype)
+    half = torch.floor(k / 2)  # in two steps: 2^k itself may be out of range
+    return bounded(x * torch.exp2(half) * torch.exp2(k - half)) + (x - x)
 
 
 def scaled_back(x: Tensor, q: Tensor) -> Tensor:
@@ -52,7 +65,7 @@ def scaled_back(x: Tensor, q: Tensor) -> Tensor:
 def bounded(x: Tensor) -> Tensor:
     """x with overflow cut to the largest number; NaN stays."""
     if x.is_complex():
-        return torch.view_as_complex(bounded(torch.view_as_real(x.resolve_conj())))
+        return torch.complex(bounded(x.real), bounded(x.imag))
     largest = largest_number(x)
     return x.clamp(-largest, largest)
 
@@ -66,11 +79,41 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
+def moved(x: Tensor, k: Tensor) -> Tensor:
+    """`shifted`; in every derivative too, what overflows becomes the largest number."""
+    function = _Moved if torch.compiler.is_compiling() else _MovedFunc
+    result: Tensor = function.apply(x, k)
+    return result
+
+
+class _Moved(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(x: Tensor, k: Tensor) -> Tensor:
+        return shifted(x, k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return moved(grad, *ctx.saved_tensors), None
+
+
+class _MovedFunc(_Moved):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return moved(tangent, *ctx.saved_tensors)
+
+
 class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.is_complex():
-            return torch.view_as_complex(_Cast.forward(torch.view_as_real(x.resolve_conj()), dtype.to_real()))
+            return torch.complex(*(_Cast.forward(part, dtype.to_real()) for part in (x.real, x.imag)))
         largest = torch.finfo(dtype).max
         if largest >= largest_number(x):
             return x.to(dtype)
@@ -93,6 +136,12 @@ class _CastFunc(_Cast):
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
         return _CastFunc.apply(x, dtype), dims[0]
+
+
+def are_ordinary(like: Tensor, *exponents: Tensor) -> bool:
+    """Whether scales that can be read are so far from the ends of the range that first and second derivatives are too."""
+    limit = _ORDINARY[like.real.dtype]
+    return all(k.numel() == 0 or (-limit <= int(k.min()) and int(k.max()) <= limit) for k in exponents)
 
 
 def at_hand(x: Tensor) -> bool:

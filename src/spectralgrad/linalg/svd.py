@@ -212,6 +212,7 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see c
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.shape = inputs[1].shape
+        ctx.save_for_forward(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
@@ -228,8 +229,8 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see c
 
 class _ComplementFunc(_Complement):
     @staticmethod
-    def jvp(ctx: Any, tU: Tensor | None, tA: Tensor | None) -> None:
-        return None
+    def jvp(ctx: Any, tU: Tensor | None, tA: Tensor | None) -> Tensor:
+        return torch.zeros_like(ctx.saved_tensors[0])
 
     @staticmethod
     def vmap(info: Any, dims: Any, U: Tensor, A: Tensor) -> tuple[Tensor, int]:

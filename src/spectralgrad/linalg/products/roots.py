@@ -14,6 +14,7 @@ second has the root of the condition number to do with.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +27,7 @@ from spectralgrad.validation import is_transformed, require_hermitian
 
 from ..calculus import AtScale1, evaluate
 from ..precision import hermitian_part, matmul
-from ..scaling import cast, exponent, shifted
+from ..scaling import are_ordinary, at_hand, cast, exponent, moved, shifted
 from .iteration import (
     TAIL,
     UNCONVERGED,
@@ -199,6 +200,9 @@ class _Root:
         orders = (-3, -5) if self.inverse else (-1, -3)
         return AtScale1(self, (shifted(Y, -k), shifted(Z, k)), orders[0] * k, orders[1] * k)
 
+    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return 2 * exponent(factors[0])
+
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False
 
@@ -227,6 +231,14 @@ class _Root:
         return matmul(Z, matmul(Q + Q.mH - X12, Z))
 
 
+def _at_scale_1(root: Callable[[Tensor], Tensor], M: Tensor, sign: int, dtype: torch.dtype) -> Tensor:
+    """M^(1/2), or with ``sign`` -1 its inverse, by way of a matrix of scale 1 where the scale of ``M`` is out of the way."""
+    k = torch.floor(exponent(M) / 2)
+    if at_hand(M) and are_ordinary(M, k):
+        return cast(root(M), dtype)
+    return cast(moved(root(moved(M, -2 * k)), sign * k), dtype)
+
+
 def newton_root(
     who: str,
     M: Tensor,
@@ -249,7 +261,7 @@ def newton_root(
         # Products that are more precise than the matrix have digits to spare; a tolerance asks for fewer.
         refine = not inverse and lower is None and wide == M.dtype and solver.tol is None
         root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower, refine)
-        return cast(evaluate(root, cast(M, wide), tolerance), M.dtype)
+        return _at_scale_1(lambda X: evaluate(root, X, tolerance), cast(M, wide), -1 if inverse else 1, M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
@@ -265,8 +277,8 @@ def newton_root(
 def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolerance: float | None) -> Tensor:
     """M^(-1/4) of ``M`` (*B, n, n): the square root of the inverse square root, both in the dtype of the products."""
     eps = float(torch.finfo(M.dtype).eps)
-    X = M.to(product_dtype(M)) if solver.steps is None else M
+    X = cast(M, product_dtype(M)) if solver.steps is None else M
     Z = newton_root(who, X, True, solver, tolerance, lower=_REACH_INVERSE * eps, eps=eps)
     # Its eigenvalues lie in [1, (lower |A|)^(-1/2)], and a norm of them exceeds the largest by n^(1/2) at most.
     lower = (_REACH_INVERSE * eps / max(M.shape[-1], 1)) ** 0.5
-    return newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps).to(M.dtype)
+    return cast(newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps), M.dtype)
