@@ -78,7 +78,6 @@ def test_full_matrices_under_transforms() -> None:
     torch.testing.assert_close(each, torch.func.grad(lambda A: leading(A).pow(3).sum())(A))
 
 
-@pytest.mark.xfail(strict=True, reason="_Complement.jvp returns None: torch fails with an internal assertion")
 def test_full_matrices_forward_mode() -> None:
     A, T = cases.random(5, 3), cases.random(5, 3, seed=1)
     _, got = torch.func.jvp(leading, (A,), (T,))
@@ -86,7 +85,6 @@ def test_full_matrices_forward_mode() -> None:
     torch.testing.assert_close(got, want)
 
 
-@pytest.mark.xfail(strict=True, reason="_Complement defines jvp, which Dynamo refuses once a gradient is asked for")
 def test_full_matrices_compile() -> None:
     A = cases.random(5, 3)
     compiled = torch.compile(leading, fullgraph=True, backend="aot_eager")

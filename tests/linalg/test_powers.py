@@ -131,7 +131,7 @@ def test_powers_with_a_floor(w: list[float], floor: float, alpha: float, dtype: 
 
 def test_floors_show_the_old_formula() -> None:
     with old_formulas():
-        assert not found(lambda M: sg.powm(M, -1, floor=1e-5), torch.tensor([0.0, 1.0, 400.0])).isfinite().all()
+        assert power_error(-1.0, torch.tensor([0.0, 1.0, 400.0]), 1e-5) * cases.eps(torch.float32) > 0.5
         assert power_error(-1.0, torch.tensor([0.01, 1e5]), 1e-10) * cases.eps(torch.float32) > 0.5
 
 
@@ -168,7 +168,6 @@ def test_logarithms_of_wide_spectra(dtype: torch.dtype) -> None:
 WIDER = {torch.float32: ([0.0, 1e30], 1e-30), torch.float64: ([0.0, 1e250], 1e-250)}
 
 
-@pytest.mark.xfail(strict=True, reason="brought to scale 1 at its lower end, the upper one is cut to the largest number")
 @real
 def test_logarithms_of_spectra_wider_than_the_range_of_numbers(dtype: torch.dtype) -> None:
     """log(a/b) of a quotient that overflows; F = 138 / 1e30."""

@@ -96,7 +96,6 @@ def test_a_guess_of_the_wrong_kind_is_refused() -> None:
             sg.eigh(M, start=wrong)
 
 
-@pytest.mark.xfail(strict=True, reason="a batch that does not broadcast gives torch's raw RuntimeError")
 @pytest.mark.parametrize("shape", [(3, 4, 4), (1, 2, 4, 4)], ids=str)
 def test_a_guess_of_another_batch_is_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ShapeError, match="`eigh`: start must have the shape of `M`"):
@@ -119,7 +118,6 @@ def sweeps(M: Tensor, start: Tensor | None) -> int:
     return taken
 
 
-@pytest.mark.xfail(strict=True, reason="on the CPU Jacobi does not use start yet")
 def test_a_good_guess_saves_sweeps() -> None:
     M = hermitian(n=8)
     near = M + 1e-6 * hermitian(n=8, seed=1)

@@ -149,7 +149,6 @@ def test_a_triangle_under_transforms(UPLO: str) -> None:
     assert torch.autograd.grad(first.pow(2).sum(), Y)[0].isfinite().all()
 
 
-@pytest.mark.xfail(strict=True, reason="_FromTriangle defines jvp, which Dynamo refuses once a gradient is asked for")
 @uplo
 def test_a_triangle_compiles(UPLO: str) -> None:
     X = half_filled(hermitian(), UPLO, 7.0)

@@ -26,9 +26,9 @@ from torch.autograd import Function, forward_ad
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
-from .scaling import are_finite, are_ordinary, at_hand, exponent, in_batched_backward, scaled_back, shifted
+from .scaling import are_finite, are_ordinary, at_hand, bounded, exponent, in_batched_backward, scaled_back, shifted
 
-# A direction is brought so far below 1 that sums over a row of even the largest numbers do not overflow.
+# For second derivatives a direction is brought so far below 1 that sums of even the largest numbers do not overflow.
 _GUARD = {torch.float32: 32, torch.float64: 64}
 
 
@@ -147,7 +147,6 @@ def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tenso
         if are_finite(D):
             return D
     unit = potential.at_scale_1(factors)
-    e = e + _GUARD[E.real.dtype]
     return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
 
 
@@ -210,7 +209,7 @@ class _Value(Function):
         total = grad_factors[ctx.potential.handle]
         if grad is not None:
             through_value = derivative(ctx.potential, grad, *ctx.saved_tensors)
-            total = through_value if total is None else total + through_value
+            total = through_value if total is None else bounded(total + through_value)
         return total, None, None
 
 

@@ -138,14 +138,16 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
     if _is_ordinary(decomposition, factors, cotangents):
         return decomposition.pullback(factors, cotangents)
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or in_transform():
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or in_transform()):
         return _pull_scaled(decomposition, factors, cotangents)
     pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
     return pulled
 
 
 class _Pull(Function):
-    """`_pull_scaled`, whose own derivative is taken at scale 1 too."""
+    """`_pull_scaled`, whose own derivative is taken at scale 1 too, in both modes."""
+
+    generate_vmap_rule = True
 
     @staticmethod
     def forward(decomposition: Decomposition, count: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
@@ -155,6 +157,7 @@ class _Pull(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         ctx.decomposition, ctx.count, *tensors = inputs
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -175,6 +178,41 @@ class _Pull(Function):
             *(_at(x, s, t, _minus(p)) for x, p in zip(by_factor, scales.factors, strict=True)),
             *(_at(x, s, p) for x, p in zip(by_cotangent, scales.factors, strict=True)),
         )
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+        """With tangents 2^(r + p_i) o'_i and 2^(r + t - p_i) g'_i of scale 1: 2^(r + t - q_j) times that of o' and g'."""
+        tensors, decomposition = ctx.saved_tensors, ctx.decomposition
+        factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
+        scales, unit = _scaled(decomposition, factors)
+        t = _common(cotangents, scales.factors, _dims(factors, cotangents))
+        g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+        down = [*(_minus(p) for p in scales.factors), *(_sum(p, -t) for p in scales.factors)]
+        r = _common(tangents, down, _dims(factors, tangents))
+        along = [_at(x, k, -r) for x, k in zip(tangents, down, strict=True)]
+        pushed = _along(decomposition, [*unit, *g], along, ctx.count)
+        return tuple(_at(x, r, t, _minus(q)) for x, q in zip(pushed, scales.matrices, strict=True))  # type: ignore[misc]
+
+
+def _along(decomposition: Decomposition, tensors: Some, tangents: Some, count: int) -> tuple[Tensor, ...]:
+    """The derivative of the pullback by all its tensors. By two reverse passes, since forward mode cannot be nested:
+    u -> vjp(u) is linear, and its adjoint is the jvp."""
+    given = [i for i, x in enumerate(tensors) if x is not None]
+
+    def pulled(*present: Tensor) -> tuple[Tensor, ...]:
+        every: list[Tensor | None] = [None] * len(tensors)
+        for i, x in zip(given, present, strict=True):
+            every[i] = x
+        return decomposition.pullback(every[:count], every[count:])  # type: ignore[arg-type]
+
+    return _jvp_by_vjps(pulled, [tensors[i] for i in given], [tangents[i] for i in given])
+
+
+def _jvp_by_vjps(f: Callable[..., tuple[Tensor, ...]], at: Some, along: Some) -> tuple[Tensor, ...]:
+    out, pull = torch.func.vjp(f, *at)  # type: ignore[misc]
+    directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(at, along, strict=True))  # type: ignore[arg-type]
+    pushed: tuple[Tensor, ...] = torch.func.vjp(lambda *u: pull(u), *(torch.zeros_like(o) for o in out))[1](directions)
+    return pushed
 
 
 def _differentiate(
@@ -235,13 +273,7 @@ class _Push(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        """By two reverse passes, since forward mode cannot be nested: u -> vjp(u) is linear, and its adjoint is the jvp."""
-        given = ctx.saved_tensors
-        out, pull = torch.func.vjp(ctx.pushed, *given)  # type: ignore[misc]
-        along = [tangents[i] for i in ctx.given]
-        directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(given, along, strict=True))
-        pushed: tuple[Tensor, ...] = torch.func.vjp(lambda *u: pull(u), *(torch.zeros_like(o) for o in out))[1](directions)
-        return pushed
+        return _jvp_by_vjps(ctx.pushed, ctx.saved_tensors, [tangents[i] for i in ctx.given])
 
 
 class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py

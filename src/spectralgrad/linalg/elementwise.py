@@ -100,7 +100,8 @@ class Elementwise(Scalar):
         index = torch.arange(w.shape[-1], device=w.device)
         i, k, j = index[:, None, None], index[:, None], index
         second = self.second_differences(w, self.wide_difference(w.unsqueeze(-1), w.unsqueeze(-2)), i, k, j)
-        P = (second.to(w.dtype) * X.unsqueeze(-1) * Y.unsqueeze(-3)).sum(-2)
+        largest = torch.finfo(w.dtype).max
+        P = (second.clamp(-largest, largest).to(w.dtype) * X.unsqueeze(-1) * Y.unsqueeze(-3)).sum(-2)
         return P + P.mH  # as in Scalar
 
 

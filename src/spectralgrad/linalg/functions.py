@@ -19,7 +19,7 @@ from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
 from .scalars import CLAMPED, Exp, InverseFourthRoot, InverseSqrt, Log, Power, Scalar, Sqrt
-from .scaling import bounded, exponent
+from .scaling import bounded, exponent, shifted
 from .solvers import Solver, decompose
 
 __all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
@@ -33,6 +33,7 @@ class Spectral:
     scalar: Scalar
     solver: Solver
     start: Tensor | None = None  # a guess of V
+    loewner: Tensor | None = None  # first differences, where they are known already
 
     handle = 1
 
@@ -59,7 +60,10 @@ class Spectral:
             zero = torch.zeros(w.shape[:-1], device=w.device)
             return AtScale1(self, factors, zero, zero)
         unit = self.scalar.at_scale_1(w)
-        return AtScale1(replace(self, scalar=unit.scalar), (unit.eigenvalues, V), unit.first, unit.second)
+        F = unit.scalar.loewner(unit.eigenvalues)
+        m = exponent(F)
+        potential = replace(self, scalar=unit.scalar, loewner=shifted(F, -m))
+        return AtScale1(potential, (unit.eigenvalues, V), unit.first + m, unit.second)
 
     def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
         return exponent(factors[0], 1)
@@ -74,8 +78,8 @@ class Spectral:
         if _in_kernel(V) and type(E) is Tensor:
             function = self.scalar.in_kernel()
             return spectral.derivative(V, w, function, self.scalar.loewner(w) if function is spectral.GIVEN else None, E)
-        inner = in_basis(V, E)
-        return sandwich(V, self.scalar.loewner(w) * inner)
+        F = self.scalar.loewner(w) if self.loewner is None else self.loewner
+        return sandwich(V, F * in_basis(V, E))
 
     def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
         w, V = factors

@@ -25,8 +25,9 @@ from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance
 from .choices import AUTO, for_generalized
 from .decomposition import Scales, Some, factorise
 from .eigh import Eigenpairs
-from .precision import hermitian_part, matmul, sandwich
+from .precision import hermitian_part, matmul, rounding_of, sandwich, skew_part
 from .rules import Rule
+from .rules.base import seen_gaps
 from .scalars import CLAMPED, require_positive, zero_tolerance
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
@@ -111,7 +112,8 @@ class _Generalized:
         if gV is None:
             return sandwich(V, diagonal), -sandwich(V, weighted)
         G = matmul(V.mH, gV)
-        S = hermitian_part(self.rule.coefficients(w) * G)
+        lengths = torch.linalg.vector_norm(V, dim=-2).amax(-1)[..., None, None]
+        S = seen_gaps(self.rule.coefficients(w), skew_part(G), lengths * rounding_of(gV), w)
         gB = -sandwich(V, S * _means(w) + weighted + hermitian_part(G) / 2)
         return sandwich(V, S + diagonal), gB
 

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .calculus import AnyScale, batched, call, refuse_third_derivative, second_derivative
+from .calculus import AnyScale, batched, call, first_derivative, refuse_third_derivative, second_derivative
 from .elementwise import Elementwise
 
 Factors = tuple[Tensor, ...]  # two, or three
@@ -156,7 +156,7 @@ def _first(frame: Frame, E: Tensor, L: Tensor | None, *factors: Tensor) -> Tenso
 
 
 def _first_value(frame: Frame, E: Tensor, L: Tensor | None, factors: Factors) -> Tensor:
-    return frame.first(factors, E) if L is None else frame.weigh(factors, L, E)
+    return first_derivative(frame, factors, E) if L is None else frame.weigh(factors, L, E)
 
 
 def _batched_some(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:

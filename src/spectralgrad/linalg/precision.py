@@ -12,6 +12,7 @@ from spectralgrad.compiling import constant_when_compiled
 
 WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
+_NOISE = 2  # times eps times the length of two columns: measured, the rounding of their products stays below it
 _REDUCED = ("tf32", "bf16")
 _read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
 
@@ -68,3 +69,16 @@ def in_basis(V: Tensor, E: Tensor) -> Tensor:
 def hermitian_part(x: Tensor) -> Tensor:
     """``(x + x^H) / 2`` in one pass, without overflow for entries near the largest number."""
     return torch.lerp(x, x.mH, 0.5)
+
+
+def skew_part(x: Tensor) -> Tensor:
+    """``(x - x^H) / 2``."""
+    return (x - x.mH) / 2
+
+
+def rounding_of(*columns: Tensor) -> Tensor:
+    """What rounding may leave in entry (i, j) of the skew part of U^H X, U unitary: eps (|x_i| + |x_j|) (*B, n, n), summed
+    over the given X (*B, m, n)."""
+    size = sum(torch.linalg.vector_norm(x, dim=-2) for x in columns)
+    assert isinstance(size, Tensor)
+    return _NOISE * torch.finfo(size.dtype).eps * (size.unsqueeze(-1) + size.unsqueeze(-2))

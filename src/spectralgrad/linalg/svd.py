@@ -26,8 +26,9 @@ from spectralgrad.validation import as_given, as_matrix, checking, is_transforme
 from .calculus import batched, call
 from .choices import AUTO, for_svd
 from .decomposition import Scales, Some, factorise
-from .precision import matmul
+from .precision import matmul, rounding_of, skew_part
 from .rules import Rule
+from .rules.base import seen_gaps
 from .scaling import exponent
 from .solvers import Solver, decompose_svd
 
@@ -125,12 +126,6 @@ def _outside(U: Tensor, X: Tensor) -> Tensor:
     return X - matmul(U, matmul(U.mH, X))
 
 
-def _parts(D: Tensor, F: Tensor, X: Tensor) -> tuple[Tensor, Tensor]:
-    """The Hermitian part of D * X and the skew part of F * X: the adjoints of P -> D * H and P -> F * W."""
-    DX, FX = D * X, F * X
-    return (DX + DX.mH) / 2, (FX - FX.mH) / 2
-
-
 @dataclass(frozen=True)
 class _Svd:
     """See decomposition.py for what the methods are used for."""
@@ -158,20 +153,21 @@ class _Svd:
         if gU is None and gVh is None:
             assert gS is not None
             return (matmul(U * gS.unsqueeze(-2), Vh),)
-        D, F = self._gaps(S), reciprocal_sums(S)
         inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
-        outer = []
+        skew, difference, outer, columns = torch.zeros_like(inner), torch.zeros_like(inner), [], []
         if gU is not None:
-            hermitian, skew = _parts(D, F, matmul(U.mH, gU))
-            inner = inner + hermitian + skew
+            W = skew_part(matmul(U.mH, gU))
+            skew, difference, columns = skew + W, difference + W, [gU]
             if U.shape[-2] > U.shape[-1]:
                 outer.append(matmul(_outside(U, gU) * reciprocal_values(S).unsqueeze(-2), Vh))
         if gVh is not None:
             gV = gVh.mH
-            hermitian, skew = _parts(D, F, matmul(V.mH, gV))
-            inner = inner + hermitian - skew
+            W = skew_part(matmul(V.mH, gV))
+            skew, difference, columns = skew + W, difference - W, [*columns, gV]
             if V.shape[-2] > V.shape[-1]:
                 outer.append(matmul(U, (_outside(V, gV) * reciprocal_values(S).unsqueeze(-2)).mH))
+        # The adjoints of P -> D * H and P -> F * W: D is antisymmetric and F symmetric, both are real.
+        inner = inner + seen_gaps(self._gaps(S), skew, rounding_of(*columns), S) + reciprocal_sums(S) * difference
         return (sum(outer, matmul(matmul(U, inner), Vh)),)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor, Tensor]:

@@ -231,12 +231,10 @@ class _Root:
         return matmul(Z, matmul(Q + Q.mH - X12, Z))
 
 
-def _at_scale_1(root: Callable[[Tensor], Tensor], M: Tensor, sign: int, dtype: torch.dtype) -> Tensor:
-    """M^(1/2), or with ``sign`` -1 its inverse, by way of a matrix of scale 1 where the scale of ``M`` is out of the way."""
-    k = torch.floor(exponent(M) / 2)
-    if at_hand(M) and are_ordinary(M, k):
-        return cast(root(M), dtype)
-    return cast(moved(root(moved(M, -2 * k)), sign * k), dtype)
+def _at_scale_1(root: Callable[[Tensor], Tensor], M: Tensor, p: int, sign: int) -> Tensor:
+    """M^(sign/p) from a function that computes it, by way of a matrix of scale 1 where the scale of ``M`` is in the way."""
+    k = torch.floor(exponent(M) / p)
+    return root(M) if at_hand(M) and are_ordinary(M, k) else moved(root(moved(M, -p * k)), sign * k)
 
 
 def newton_root(
@@ -261,7 +259,7 @@ def newton_root(
         # Products that are more precise than the matrix have digits to spare; a tolerance asks for fewer.
         refine = not inverse and lower is None and wide == M.dtype and solver.tol is None
         root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower, refine)
-        return _at_scale_1(lambda X: evaluate(root, X, tolerance), cast(M, wide), -1 if inverse else 1, M.dtype)
+        return cast(_at_scale_1(lambda X: evaluate(root, X, tolerance), cast(M, wide), 2, -1 if inverse else 1), M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
@@ -277,8 +275,12 @@ def newton_root(
 def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolerance: float | None) -> Tensor:
     """M^(-1/4) of ``M`` (*B, n, n): the square root of the inverse square root, both in the dtype of the products."""
     eps = float(torch.finfo(M.dtype).eps)
-    X = cast(M, product_dtype(M)) if solver.steps is None else M
-    Z = newton_root(who, X, True, solver, tolerance, lower=_REACH_INVERSE * eps, eps=eps)
-    # Its eigenvalues lie in [1, (lower |A|)^(-1/2)], and a norm of them exceeds the largest by n^(1/2) at most.
+    # The eigenvalues of Z lie in [1, (lower |A|)^(-1/2)], and a norm of them exceeds the largest by n^(1/2) at most.
     lower = (_REACH_INVERSE * eps / max(M.shape[-1], 1)) ** 0.5
-    return cast(newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps), M.dtype)
+
+    def fourth_root(X: Tensor) -> Tensor:
+        Z = newton_root(who, X, True, solver, tolerance, lower=_REACH_INVERSE * eps, eps=eps)
+        return newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps)
+
+    X = cast(M, product_dtype(M)) if solver.steps is None else M
+    return cast(_at_scale_1(fourth_root, X, 4, -1), M.dtype)

@@ -6,6 +6,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from ..scaling import in_batched_backward
+
+_CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
+
 
 class Rule(ABC):
     """Eigenvalues -> coefficients K, K_ij ~ 1/(l_j - l_i), for the derivative of eigenvectors.
@@ -52,3 +56,17 @@ def order(eigenvalues: Tensor) -> Tensor:
         by_index = torch.where(descending, -by_index, by_index)
     by_value = torch.sign(gaps(eigenvalues.detach()))
     return torch.where(by_value == 0, by_index, by_value)
+
+
+def seen_gaps(K: Tensor, W: Tensor, noise: Tensor, eigenvalues: Tensor) -> Tensor:
+    """K * W (*B, n, n) for a skew W, without what close pairs make of its rounding.
+
+    A loss that sees two close vectors only through the space they span has W_ij = 0, but rounding leaves ``noise`` (*B, n,
+    n) there, and K_ij would make an error of any size of it. So entries of close pairs that are no larger are taken for
+    zero. They keep their derivatives: subtracted is a constant.
+    """
+    if in_batched_backward(W):  # which cannot detach
+        return K * W
+    close = K.abs() * scale(eigenvalues) > _CLOSE
+    nothing = close & (W.abs() <= noise)
+    return K * (W - torch.where(nothing, W, 0).detach())
