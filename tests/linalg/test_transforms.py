@@ -22,6 +22,11 @@ def compose(w: Tensor, V: Tensor, Uh: Tensor | None = None) -> Tensor:
 PUBLIC: dict[str, Callable[[Tensor], Tensor]] = {
     **FUNCTIONS,
     "eigh": lambda M: compose(*sg.eigh(M)),
+    "eigh(UPLO)": lambda M: compose(*sg.eigh(M, UPLO="U")),
+    "eigvalsh": lambda M: sg.eigvalsh(M).cos()[..., None],
+    "svdvals": lambda M: sg.svdvals(M[..., :-1]).cos()[..., None],
+    "svd(full_matrices)": lambda M: (lambda U, S, Vh: compose(S, U[..., :-1], Vh))(*sg.svd(M[..., :-1], full_matrices=True)),
+    "generalized_eigh": lambda M: compose(*sg.generalized_eigh(M.roll((1, 1), (-2, -1)), M)),
     "svd": lambda M: (lambda U, S, Vh: compose(S, U, Vh))(*sg.svd(M[..., :-1])),
     "polar(tall)": lambda M: sg.polar(M[..., :-1]),
     "singular_map(tall)": lambda M: sg.singular_map(M[..., :-1], torch.atan),
@@ -166,6 +171,22 @@ def test_compiles_in_one_graph(f):
     X = M.clone().requires_grad_()
     loss_of(compiled)(X).backward()
     torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
+
+
+@each_function
+def test_compiled_complex_is_complex(f):
+    """Operators of a compiled graph run where torch does not resolve lazy conjugates: x.mH would be x.mT."""
+    M = random_covariance(4, 2, dtype=torch.complex128) + torch.diag(torch.arange(1.0, 5.0, dtype=torch.float64))
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(M), f(M), rtol=1e-9, atol=1e-10)
+
+    def loss(g, X):
+        return (g(X).real * WEIGHT[: f(M).shape[-2], : f(M).shape[-1]]).sum()
+
+    X, Y = M.clone().requires_grad_(), M.clone().requires_grad_()
+    loss(compiled, X).backward()
+    loss(f, Y).backward()
+    torch.testing.assert_close(X.grad, Y.grad, rtol=1e-8, atol=1e-9)
 
 
 @pytest.mark.slow

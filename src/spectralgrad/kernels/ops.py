@@ -28,7 +28,7 @@ def opaque(schema: str, fake: Callable[P, R]) -> Callable[[Callable[P, R]], Call
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _library.define(schema)
-        _library.impl(name, function, "CompositeExplicitAutograd")
+        _library.impl(name, _with_lazy_conjugates(function), "CompositeExplicitAutograd")
         torch.library.register_fake(f"spectralgrad::{name}", fake, lib=_library)
         operator = getattr(torch.ops.spectralgrad, name).default
 
@@ -41,3 +41,23 @@ def opaque(schema: str, fake: Callable[P, R]) -> Callable[[Callable[P, R]], Call
         return choose
 
     return decorate
+
+
+def _with_lazy_conjugates(function: Callable[P, R]) -> Callable[P, R]:
+    """``function`` for a place where torch has switched lazy conjugates off.
+
+    A compiled graph calls its operators below the dispatch keys that resolve them, and there every operation takes x.mH,
+    which is a view with a mark, for x.mT: complex results would be wrong without a word. So the keys are put back.
+    """
+
+    @wraps(function)
+    def resolving(*args: P.args, **kwargs: P.kwargs) -> R:
+        excluded = torch._C._dispatch_tls_local_exclude_set()
+        if not excluded.has(torch._C.DispatchKey.Conjugate):
+            return function(*args, **kwargs)
+        for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
+            excluded = excluded.remove(key)
+        with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
+            return function(*args, **kwargs)
+
+    return resolving

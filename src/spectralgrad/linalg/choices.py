@@ -250,6 +250,11 @@ def by_products(solver: RootSolver) -> NewtonSchulz:
     return solver
 
 
+def is_plain_products(solver: RootSolver) -> bool:
+    """Whether the solver is a fixed number of plain matrix products, which every backend knows."""
+    return isinstance(solver, NewtonSchulz) and solver.steps is not None
+
+
 def is_differentiated_through(solver: RootSolver) -> bool:
     """Whether autograd has to look into the solver, so that no node of ours can stand around it."""
     return isinstance(solver, PowerDeflation)

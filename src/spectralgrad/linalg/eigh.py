@@ -62,7 +62,7 @@ def eigh(
             in torch. None: all of M is read.
         start: (*B, n, n), a guess of the eigenvectors in ascending order, such as those of a matrix nearby. `Jacobi` needs
             fewer sweeps with a good one; a bad one costs time, never accuracy. Other solvers, and `Auto` where it takes
-            another, do not use it. It gets no gradient.
+            another, do not use it, nor is one used that vmap maps. It gets no gradient.
 
     Returns:
         (w, V): (*B, n) and (*B, n, n), also as .eigenvalues and .eigenvectors. With torch.func.vmap give ``out_dims`` as
@@ -192,7 +192,7 @@ class _FromTriangleFunc(_FromTriangle):
 
 
 def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
-    """A guess of the eigenvectors in the shape, dtype and place of ``M``."""
+    """A guess of the eigenvectors in the dtype and place of ``M``; None for one that vmap maps, which cannot be used."""
     if start is None:
         return None
     if not isinstance(start, Tensor):
@@ -201,4 +201,6 @@ def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
         raise ShapeError(
             f"`eigh`: start must have the shape of `M`, {tuple(M.shape)}, or broadcast to it, got {tuple(start.shape)}."
         )
-    return start.detach().to(M.device, M.dtype).broadcast_to(M.shape)
+    if not torch.compiler.is_compiling() and is_transformed(start):
+        return None
+    return start.detach().to(M.device, M.dtype)

@@ -4,8 +4,7 @@ import torch
 
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.choices import RootSolver
-from spectralgrad.linalg.products import NewtonSchulz
+from spectralgrad.linalg.choices import RootSolver, is_plain_products
 
 
 @constant_when_compiled  # Dynamo takes torch's own answer for False
@@ -15,9 +14,7 @@ def _to_onnx() -> bool:
 
 def require_no_onnx(who: str, solver: RootSolver) -> None:
     """Raise while torch.onnx exports, unless ``solver`` is a fixed number of products: ONNX has no eigendecomposition."""
-    if not torch.compiler.is_exporting() or not _to_onnx():
-        return
-    if isinstance(solver, NewtonSchulz) and solver.steps is not None:
+    if not torch.compiler.is_exporting() or not _to_onnx() or is_plain_products(solver):
         return
     raise OptionError(
         f"`{who}`: ONNX has no eigendecomposition. In eval mode the layer is a fixed affine map: export "

@@ -19,6 +19,10 @@ class Solver(ABC):
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Decompose; ``H`` is finite and Hermitian, with n >= 1 and at least one matrix."""
 
+    def solve_from(self, H: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        """`solve` with a guess of the eigenvectors (*B, n, n), which may be bad; those that cannot use it ignore it."""
+        return self.solve(H)
+
     def choose(self, H: Tensor) -> "Solver":
         """The solver that `solve` will use for this matrix."""
         return self

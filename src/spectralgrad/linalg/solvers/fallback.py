@@ -38,35 +38,37 @@ def decompose(
         start: a guess of the eigenvectors (*B, n, n), for solvers that can use one.
     """
     if torch.compiler.is_compiling():
-        return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)))  # type: ignore[call-overload]
+        return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)), start)  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
     chosen = solver.choose(M)
+    start = None if start is None else start.broadcast_to(M.shape)
+    solve_first = chosen.solve if start is None else partial(chosen.solve_from, start=start)
     if tolerance is not None:
         if (pairs := chosen.solve_if_hermitian(M)) is not None:  # as most are
             return pairs
         if torch.equal(M, M.mH):  # NaN is not equal, and `_rescue` finds Inf
-            return _solve(who, M, chosen.solve)  # type: ignore[return-value]
+            return _solve(who, M, chosen.solve, solve_first)  # type: ignore[return-value]
         H = hermitian_part(M)
         require_hermitian(who, M, H, tolerance)
-        return _solve(who, H, chosen.solve)  # type: ignore[return-value]
+        return _solve(who, H, chosen.solve, solve_first)  # type: ignore[return-value]
     if (pairs := chosen.solve_anything(M, start)) is not None:
         return pairs
     H = hermitian_part(M)
     broken = _broken(H)
-    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve)
+    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve, solve_first)
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
-def _decompose_fake(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+def _decompose_fake(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
     return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
 
 
-@opaque("decompose(Tensor M, str solver, int[] options) -> (Tensor, Tensor)", _decompose_fake)
-def _decompose_compiled(M: Tensor, solver: str, options: list[int]) -> tuple[Tensor, Tensor]:
+@opaque("decompose(Tensor M, str solver, int[] options, Tensor? start) -> (Tensor, Tensor)", _decompose_fake)
+def _decompose_compiled(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
     if solver not in COMPILABLE:
         raise OptionError(f"under torch.compile the solver must be one of {', '.join(sorted(COMPILABLE))}, got {solver}.")
-    w, V = decompose("decompose", M, COMPILABLE[solver](*options), None)
+    w, V = decompose("decompose", M, COMPILABLE[solver](*options), None, start)
     return w, V.contiguous()
 
 
@@ -120,11 +122,14 @@ def _broken(x: Tensor) -> Tensor:
     return broken
 
 
-def _solve(who: str, H: Tensor, solve: Callable[[Tensor], Factors]) -> Factors:
+def _solve(
+    who: str, H: Tensor, solve: Callable[[Tensor], Factors], solve_first: Callable[[Tensor], Factors] | None = None
+) -> Factors:
+    """The factors of ``H``, by ``solve_first`` where it is given, and then by ``solve`` if that fails."""
     try:
         if H.device.type != "cpu":  # looking at the result would make the host wait: go to scale 1 beforehand
-            return _at_scale_1(solve, H)
-        factors = solve(H)
+            return _at_scale_1(solve_first or solve, H)
+        factors = (solve_first or solve)(H)
         if are_finite(*factors):
             return factors
     except LinAlgError:
