@@ -18,6 +18,7 @@ class Case:
     function: str = ""  # what is called, where the section does not say it
     dtype: str = "float32"
     kind: str = ""  # which matrices, which kernel, which rule: the section's own word
+    numbers: tuple[float, ...] = ()  # gradients: those that the kind names
     eps: tuple[float, ...] = ()  # digits: one training each
     steps: int = 0  # digits: of a training
     seeds: int = 0  # digits: trainings of each kind

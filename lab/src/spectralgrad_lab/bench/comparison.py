@@ -2,7 +2,7 @@
 
 from spectralgrad_lab.records import machine as record
 
-from . import peers
+from . import on_request, peers
 from .rows import Quartiles, Row
 
 ERRORS, TIMES = "gradients", ("roots", "roots64")
@@ -10,7 +10,31 @@ SECTIONS = (ERRORS, *TIMES)
 
 
 def names() -> list[str]:
+    """Who has roots, or would have if it were installed."""
     return [*(method.name for method in peers.methods()), peers.KORNIA]
+
+
+def all_names() -> list[str]:
+    """Everybody who is in some row of `gradients`, us first."""
+    ours = [peers.OURS, peers.EXACT, peers.NEWTON, peers.POLAR, peers.PROJECTOR]
+    others = [peers.TORCH, peers.TORCH_SVD, peers.TORCH_OWN, peers.TORCHSPD, peers.SCIPY]
+    return list(dict.fromkeys([*ours, *others, *names()]))
+
+
+def _shown(function: str, rows: list[Row]) -> list[str]:
+    """The columns of a table: who answered, and beside roots who is not installed."""
+    present = {name for row in rows for name in (*row.errors, *row.failed)}
+    if function not in on_request.OF_ROOTS:
+        return [name for name in all_names() if name in present]
+    return [name for name in names() if name != peers.KORNIA or name in present]
+
+
+def _required(row: Row) -> str:
+    """The requirement, and in brackets that of the default rule where it is another."""
+    if row.target is None:
+        return "-"
+    own = row.also.get(peers.OURS, row.target)
+    return f"{row.target:.1e}" + (f" ({own:.1e})" if f"{own:.1e}" != f"{row.target:.1e}" else "")
 
 
 def report(rows: list[Row]) -> list[str]:
@@ -32,29 +56,33 @@ def _errors(rows: list[Row]) -> list[str]:
     """A summary, one table for each function and dtype, and what is missed."""
     counted = [row for row in rows if row.target is not None]
     summary = []
-    for name in names():
+    for name in all_names():
         tried = [row for row in counted if name in row.errors or name in row.failed]
         within = len(tried) - sum(row.missed_by(name) for row in tried)
         nan = sum(row.errors.get(name, 0.0) != row.errors.get(name, 0.0) for row in tried)
         summary.append([name, *map(str, (len(tried), within, nan, sum(name in row.failed for row in tried)))])
     parts = [
         "`!`: misses the requirement. NaN: the gradient holds NaN or Inf. `-`: not installed, or has no such function. "
-        "A column without a package's name is spectralgrad's.",
+        "A column without a package's name is spectralgrad's. Required: of `Exact` and of `spectralgrad`, the default rule, "
+        "whose own requirement stands in brackets where it differs.",
         record.table(["method", "rows", "within the requirement", "NaN", "raises"], summary),
     ]
     for function, dtype in dict.fromkeys((row.function, row.dtype) for row in rows):
         some = [row for row in rows if (row.function, row.dtype) == (function, dtype)]
-        shown = [name for name in names() if name != peers.KORNIA or any(name in row.errors for row in some)]
+        shown = _shown(function, some)
         lines = [
-            [row.case, str(row.d), str(row.batch), "-" if row.target is None else f"{row.target:.1e}"]
-            + [_cell(row, name) for name in shown]
-            for row in some
+            [row.case, str(row.d), str(row.batch), _required(row)] + [_cell(row, name) for name in shown] for row in some
         ]
         parts += [f"## {function}, {dtype}", record.table(["case", "d", "B", "required", *map(peers.label, shown)], lines)]
     missed = [row for row in counted if row.verdict != "met"]
-    parts += [f"MISSED by {row.method}: {_where(row)}: {_cell(row, row.method)} > {row.target:.1e}" for row in missed]
+    parts += [
+        f"MISSED by {name}: {_where(row)}: {_cell(row, name)} > {row.also.get(name, row.target):.1e}"
+        for row in missed
+        for name in (row.method, *row.also)
+        if row.missed_by(name)
+    ]
     parts += [f"FAILED: {_where(row)}: {row.failed[peers.OURS]}" for row in rows if peers.OURS in row.failed]
-    held = next((row.method for row in counted), peers.EXACT)
+    held = ", ".join(dict.fromkeys(name for row in counted for name in (row.method, *row.also))) or peers.EXACT
     return [*parts, f"{held}: {len(missed)} of {len(counted)} requirements missed."]
 
 

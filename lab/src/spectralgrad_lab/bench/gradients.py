@@ -6,8 +6,7 @@ against references that share no code and no formula with ours: see reference.py
 the rounding of the input is nobody's error.
 """
 
-import warnings
-from collections.abc import Mapping
+from importlib import import_module
 
 import numpy as np
 import torch
@@ -18,10 +17,11 @@ import spectralgrad as sg
 from . import extended as ex
 from . import inputs, peers, reference
 from .case import Case
+from .judge import Question, first
 from .measure import Effort
-from .on_request import MATRIX_ROOTS, SINGULAR_SAMPLES
+from .on_request import MATRIX_ROOTS, SINGULAR_SAMPLES, ZCA
 from .peers import Root
-from .rows import Row, raised
+from .rows import Row
 
 MPMATH_UP_TO = 16
 AGREEMENT = 1e-15  # between the two references, after rounding to float64
@@ -36,54 +36,6 @@ def requirement(kind: str, dtype: torch.dtype, M: Tensor) -> float:
     w = torch.linalg.eigvalsh(M)
     kappa = float((w[..., -1] / w[..., 0]).max())
     return max(1e-10, 10 * M.shape[-1] * float(torch.finfo(dtype).eps) * kappa)
-
-
-def error_of(function: Root, x: Tensor, G: Tensor, truth: np.ndarray, symmetric: bool) -> float | str:
-    """The largest relative error over the batch of the gradient of <G, function(x)>, or what was raised."""
-    x = x.clone().requires_grad_()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # peers warn about ties; the table says it in numbers
-            (gradient,) = torch.autograd.grad(function(x), x, G)
-    except Exception as error:  # whatever a method raises is its result
-        return raised(error)
-    found = gradient.double()
-    if not found.isfinite().all():
-        return float("nan")
-    if symmetric:
-        found = (found + found.mT) / 2
-    distance = np.linalg.norm(found.numpy() - truth, axis=(-2, -1)) / np.linalg.norm(truth, axis=(-2, -1))
-    return float(distance.max())
-
-
-def _row(
-    case: Case,
-    functions: Mapping[str, Root | None],
-    given: tuple[Tensor, Tensor, np.ndarray],
-    limit: float | None,
-    *,
-    batch: int = 1,
-    symmetric: bool = False,
-) -> Row:
-    """Every method's error for input, cotangent and truth."""
-    results = {name: error_of(f, *given, symmetric) for name, f in functions.items() if f is not None}
-    errors = {name: error for name, error in results.items() if not isinstance(error, str)}
-    return Row(
-        case.section,
-        case.kind,
-        case.d,
-        batch,
-        "error",
-        errors.get(HELD),
-        target=limit,
-        at_least=False,
-        baseline=peers.TORCH,
-        errors=errors,
-        failed={name: error for name, error in results.items() if isinstance(error, str)},
-        function=case.function,
-        dtype=case.dtype,
-        method=HELD,
-    )
 
 
 def truth_for(M: Tensor, G: Tensor, inverse: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -106,8 +58,9 @@ def _by_matrices(case: Case, dtype: torch.dtype) -> list[Row]:
     functions = {method.name: getattr(method, case.function) for method in peers.methods()}
     rows = []
     for batch in case.batches:
-        given = M[:batch], G[:batch], first_truth[None] if batch == 1 else batch_truth
-        rows.append(_row(case, functions, given, requirement(case.kind, dtype, M[:batch]), batch=batch, symmetric=True))
+        truth, limit = first_truth[None] if batch == 1 else batch_truth, requirement(case.kind, dtype, M[:batch])
+        question = Question(first(M[:batch], G[:batch]), truth, limit, symmetric=True, batch=batch, held=HELD)
+        rows.append(question.row(case, functions))
     return rows
 
 
@@ -127,7 +80,7 @@ def _by_singular_samples(case: Case) -> list[Row]:
     roots: dict[str, Root | None] = {method.name: method.sqrtm for method in peers.methods()}
     roots[peers.EXACT] = lambda M: sg.powm(M, 0.5, gradient=sg.Exact())
     functions = {name: None if root is None else _through_covariance(root) for name, root in roots.items()}
-    return [_row(case, functions, (X, G, truth), case.target)]
+    return [Question(first(X, G), truth, case.target, held=HELD).row(case, functions)]
 
 
 def _through_covariance(root: Root) -> Root:
@@ -145,7 +98,21 @@ def _by_samples(case: Case, dtype: torch.dtype) -> list[Row]:
     covariance = ex.scaled(ex.matmul(x, ex.transpose(x)), 1 / n)  # n is a power of two
     shifted = ex.add(covariance, ex.as_pair(SAMPLES_EPS * np.eye(case.d)))
     truth = ex.matmul(reference.by_refinement(shifted, g, inverse=True), x)[0] * (2 / n)
-    return [_row(case, peers.zca_of_samples(SAMPLES_EPS), (X, G, truth), None)]
+    return [Question(first(X, G), truth, None, held=HELD).row(case, peers.zca_of_samples(SAMPLES_EPS))]
+
+
+SUBJECTS = {
+    "powm": "powers",
+    "inv_root": "powers",
+    "svd": "singular",
+    "singular_map": "maps",
+    "pinv": "maps",
+    "nuclear_norm": "maps",
+    "schatten_norm": "maps",
+    "logdet": "maps",
+    "generalized_eigh": "pencils",
+    "second derivative": "second",
+}  # the first words of a case's function, and the module that knows them: subjects.py has the cases
 
 
 def check_gradients(case: Case, device: torch.device, effort: Effort) -> list[Row]:
@@ -153,4 +120,20 @@ def check_gradients(case: Case, device: torch.device, effort: Effort) -> list[Ro
     dtype = getattr(torch, case.dtype)
     if case.function in MATRIX_ROOTS:
         return _by_matrices(case, dtype)
-    return _by_singular_samples(case) if case.function == SINGULAR_SAMPLES else _by_samples(case, dtype)
+    if case.function == SINGULAR_SAMPLES:
+        return _by_singular_samples(case)
+    if case.function == ZCA:
+        return _by_samples(case, dtype)
+    return _in_small(case)
+
+
+def _in_small(case: Case) -> list[Row]:
+    """What mpmath knows the truth of. It is imported here: without it the other rows can still be had."""
+    import mpmath  # type: ignore[import-untyped]  # of the extra `bench`
+
+    from .multiprecision import DIGITS
+
+    subject = case.function.partition(",")[0]
+    with mpmath.workdps(DIGITS):
+        rows: list[Row] = import_module(f"{__package__}.{SUBJECTS[subject]}").TASKS[subject](case)
+    return rows

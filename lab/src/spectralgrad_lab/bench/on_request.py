@@ -4,11 +4,12 @@ import itertools
 
 import torch
 
+from . import subjects
 from .case import Case
 from .inputs import KINDS_OF_SAMPLES, kinds
 
 SECTIONS = {
-    "gradients": "relative error of the gradients of roots against references of 30 to 50 digits, every method",
+    "gradients": "relative error of gradients, second derivatives and values against 30 to 80 digits, every method",
     "roots": "forward + backward of M^(-1/2), float32, every method / torch.linalg.eigh + autograd: above 1 is slower",
     "roots64": "the same in float64",
     "digits": "trainings on digits with whitening after conv1: how many finish, by rule, d and eps",
@@ -26,6 +27,7 @@ MATRIX_ROOTS = ("sqrtm", "inv_sqrtm")
 SINGULAR_SAMPLES = "powm(X X^T/n, 0.5) by X"
 ZCA = "ZCA matrix by X"
 ZCA_OF_SAMPLES = "ZCA matrix of samples"
+OF_ROOTS = (*MATRIX_ROOTS, SINGULAR_SAMPLES, ZCA)  # the functions of `gradients` that every method has a column for
 LIMIT_FROM_SAMPLES = 1e-6  # powm(X X^T / n, 0.5) with n < d and no eps, float64
 RULES = ("Exact", "Taylor(9)", "Analytic")
 PASSES = ("moments", "transform", "sums", "combine")
@@ -88,6 +90,7 @@ def _settings(sizes: tuple[int, ...]) -> list[Case]:
 STYLE_GPU = [Case("style", 512, 1, 300.0), Case("style", 512, 1, 300.0, dtype="float16")]
 CPU = [
     *_gradients((4, 16, 64, 128)),
+    *subjects.cases(),
     *_roots("roots", "float32", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
     *_roots("roots64", "float64", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
     *_digits((4, 8, 16, 32, 64), (1e-2, 1e-3, 1e-4, 1e-5), steps=100, seeds=5),
@@ -95,6 +98,7 @@ CPU = [
 ]
 CPU_QUICK = [
     *_gradients((4, 16)),
+    *subjects.cases(quick=True),
     *_roots("roots", "float32", (4, 32), (1, 16)),
     *_roots("roots64", "float64", (4, 32), (1, 16)),
     *_digits((8, 64), (1e-2, 1e-5), steps=10, seeds=1),

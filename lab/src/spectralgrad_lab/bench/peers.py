@@ -24,6 +24,12 @@ OURS = "spectralgrad"
 EXACT = "spectralgrad Exact"  # ours, where other rules of ours stand beside it
 TORCH_EIGH = "torch.linalg.eigh"
 TORCH = "torch.linalg.eigh + autograd"
+TORCH_SVD = "torch.linalg.svd + autograd"
+TORCH_OWN = "torch.linalg"  # its own function of that name: pinv, matrix_norm, slogdet
+POLAR = "spectralgrad polar"
+PROJECTOR = "spectralgrad projector"
+NEWTON = "spectralgrad NewtonSchulz()"
+SCIPY = "scipy"  # values alone: it has no gradients
 TORCHSPD, XITORCH, KORNIA = PEERS = ("torchspd", "xitorch", "kornia")
 
 
@@ -63,6 +69,28 @@ def from_eigenpairs(name: str, eigh: Eigh) -> Method:
         return (V * w.rsqrt().unsqueeze(-2)) @ V.mT
 
     return Method(name, sqrtm, inv_sqrtm)
+
+
+def of_torchspd(name: str) -> Callable[..., Tensor] | None:
+    """torchspd's function of this name: sqrtm, invsqrtm, powm, logm or expm."""
+    function: Callable[..., Tensor] | None = getattr(_package("torchspd"), name, None)
+    return function
+
+
+def of_scipy(name: str) -> Callable[..., Any] | None:
+    """A function of scipy.linalg, of arrays."""
+    function: Callable[..., Any] | None = getattr(_package("scipy.linalg"), name, None)
+    return function
+
+
+def by_eigenpairs(f: Root, eigh: Eigh = torch.linalg.eigh) -> Root:
+    """V f(L) V^T, by autograd through the eigenpairs; the general form of `from_eigenpairs`."""
+
+    def function(M: Tensor) -> Tensor:
+        w, V = eigh(M)
+        return (V * f(w).unsqueeze(-2)) @ V.mT
+
+    return function
 
 
 def torchspd() -> Method:
