@@ -259,7 +259,7 @@ class _First(Function):
         if tangent_M is None:
             return total
         through_M = second_derivative(ctx.potential, E, tangent_M, *factors)
-        return through_M if total is None else total + through_M
+        return through_M if total is None else bounded(total + through_M)
 
     @staticmethod
     def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
