@@ -3,7 +3,7 @@
 Functions of a matrix and of singular values are smooth at a tie, and so is what a loss on eigenvectors or singular vectors
 sees through the spaces that they span; autograd through 1/gap is not. Requirements: 20 eps (1 + condition number of the
 second derivative). A loss on vectors hands rounded numbers back, which near a tie are divided by the gap, here twice:
-1/gap^2 is added to the condition number.
+1/gap^2 is added to the condition number. At a tie itself `projector` and `polar` are held, not the vectors.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,6 +24,8 @@ from .judge import Question, allowed, second
 from .maps import by_triplets
 from .peers import Root
 from .rows import Row
+
+_TIE = 16  # times eps: as far as rounding splits equal eigenvalues
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,17 @@ def _with_default(question: Question, case: Case, baseline: str) -> Question:
     return replace(question, also=also, baseline=baseline)
 
 
+def _at_tie(question: Question, case: Case, instead: str | None) -> Question:
+    """At a tie to rounding no K carries the second derivative of a span (docs/svd.md): what is held is the function that has
+    it, or nothing; the errors of the vectors are shown."""
+    eps = float(torch.finfo(getattr(torch, case.dtype)).eps)
+    if float(singular.spectrum(case.kind, case.d).diff().abs().min()) > _TIE * eps:
+        return question
+    if instead is None:
+        return replace(question, limit=None, also={})
+    return replace(question, held=instead, also={})
+
+
 def _unseen(case: Case) -> float:
     gap = singular.gap_of(case.kind)
     return 1 / gap**2 if gap else 0.0
@@ -111,7 +124,7 @@ def _of_eigh(case: Case) -> list[Row]:
         peers.TORCH: peers.by_eigenpairs(weight.expand_as),
         peers.PROJECTOR: _by_projector,
     }
-    return [_with_default(question, case, peers.TORCH).row(case, functions)]
+    return [_at_tie(_with_default(question, case, peers.TORCH), case, peers.PROJECTOR).row(case, functions)]
 
 
 def _by_projector(M: Tensor) -> Tensor:
@@ -129,7 +142,9 @@ def _of_svd(case: Case) -> list[Row]:
     G = inputs.symmetric(G) if what in singular.ENDS else G
     derivative = singular.truth_of(what, c, mp.exactly(G.numpy()), m, n)
     question = _question(A, G, derivative, False, _unseen(case))
-    return [_with_default(question, case, peers.TORCH_SVD).row(case, singular.methods(what, weight))]
+    methods = singular.methods(what, weight)
+    instead = peers.POLAR if peers.POLAR in methods else None
+    return [_at_tie(_with_default(question, case, peers.TORCH_SVD), case, instead).row(case, methods)]
 
 
 def _of_singular(case: Case, ours: Root, f: Root, exactly: mp.Smooth) -> list[Row]:

@@ -9,7 +9,7 @@ from spectralgrad.errors import LinAlgError
 
 from ..scaling import are_finite
 from .base import Solver, compilable
-from .cusolver import carefully
+from .cusolver import JACOBI, carefully
 from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
@@ -56,7 +56,7 @@ class Lapack(Solver):
         if worth_spreading(H):
             w, V, _ = spread(_eigh_into, H)
             return w, V
-        if H.device.type == "cuda" and H.is_complex():
+        if H.device.type == "cuda" and (H.is_complex() or H.shape[-1] <= JACOBI):
             w, V = carefully(torch.linalg.eigh, H)
         else:
             w, V = torch.linalg.eigh(H)
