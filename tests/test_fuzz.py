@@ -233,7 +233,12 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_interruption_ends_cleanly() -> None:
     """With what was found so far, and the exit code of an interruption."""
     words = [sys.executable, "-m", "fuzz", "seed=3", "only=expm", "workers=1"]
-    with subprocess.Popen(words, cwd=Path(__file__).parent, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+
+    def heed() -> None:  # in the background a shell makes its children deaf to interrupts
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    with subprocess.Popen(words, cwd=Path(__file__).parent, preexec_fn=heed, **streams) as process:
         assert process.stderr is not None
         process.stderr.read(20)  # the first line of progress
         process.send_signal(signal.SIGINT)

@@ -134,8 +134,8 @@ def _power(options: dict[str, Any]) -> Scalar:
 
 
 def size_of(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:
-    """Not so small that 1/size^2, a derivative of the user's own function, overflows float64."""
-    return {"size": max(scale, 1e-150)}
+    """Not so small that 1/size^2, a derivative of the user's own function, overflows float64, or 1/size its dtype."""
+    return {"size": max(scale, 1e-150, 1e8 * tiny)}
 
 
 def _order(scale: float, r: random.Random, tiny: float) -> dict[str, Any]:

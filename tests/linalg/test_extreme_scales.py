@@ -153,16 +153,19 @@ def test_gradients(name: str, dtype: torch.dtype) -> None:
     assert counted(name, gradient_faults(FUNCTIONS[name], dtype, backward)) == []
 
 
+@pytest.mark.slow
 @every
 def test_gradients_by_torch_func(name: str, dtype: torch.dtype) -> None:
     assert counted(name, gradient_faults(FUNCTIONS[name], dtype, by_func)) == []
 
 
+@pytest.mark.slow
 @every
 def test_gradients_under_vmap(name: str, dtype: torch.dtype) -> None:
     assert counted(name, gradient_faults(FUNCTIONS[name], dtype, by_vmap)) == []
 
 
+@pytest.mark.slow
 @every
 def test_tangents(name: str, dtype: torch.dtype) -> None:
     assert counted(name, tangent_faults(FUNCTIONS[name], dtype)) == []
@@ -173,11 +176,13 @@ def test_second_derivatives(name: str, dtype: torch.dtype) -> None:
     assert counted(name, second_faults(FUNCTIONS[name], dtype, second)) == []
 
 
+@pytest.mark.slow
 @every
 def test_second_derivatives_by_torch_func(name: str, dtype: torch.dtype) -> None:
     assert counted(name, second_faults(FUNCTIONS[name], dtype, second_by_func)) == []
 
 
+@pytest.mark.slow
 @every
 def test_second_derivatives_forward_over_reverse(name: str, dtype: torch.dtype) -> None:
     assert counted(name, second_faults(FUNCTIONS[name], dtype, forward_over_reverse)) == []

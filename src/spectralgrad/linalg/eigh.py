@@ -23,9 +23,9 @@ from .calculus import call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Scales, Some, factorise
 from .power.iteration import power_eigh
-from .precision import hermitian_part, matmul, rounding_of, sandwich, skew_part
+from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
-from .rules.base import seen_gaps
+from .rules.base import seen
 from .scaling import exponent
 from .solvers import Solver, decompose
 
@@ -141,7 +141,8 @@ class _Eigh:
         if gV is None:
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)
-        inner = seen_gaps(self.rule.coefficients(w), skew_part(matmul(V.mH, gV)), rounding_of(gV), w)
+        K = self.rule.coefficients(w)
+        inner = hermitian_part(K * seen(K, matmul(V.mH, gV), rounding_of(gV), w))
         if gw is not None:
             inner = inner + torch.diag_embed(gw).to(inner.dtype)
         return (sandwich(V, inner),)

@@ -25,9 +25,9 @@ from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance
 from .choices import AUTO, for_generalized
 from .decomposition import Scales, Some, factorise
 from .eigh import Eigenpairs
-from .precision import hermitian_part, matmul, rounding_of, sandwich, skew_part
+from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
-from .rules.base import seen_gaps
+from .rules.base import seen
 from .scalars import CLAMPED, require_positive, zero_tolerance
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
@@ -113,7 +113,8 @@ class _Generalized:
             return sandwich(V, diagonal), -sandwich(V, weighted)
         G = matmul(V.mH, gV)
         lengths = torch.linalg.vector_norm(V, dim=-2).amax(-1)[..., None, None]
-        S = seen_gaps(self.rule.coefficients(w), skew_part(G), lengths * rounding_of(gV), w)
+        K = self.rule.coefficients(w)
+        S = hermitian_part(K * seen(K, G, lengths * rounding_of(gV), w))
         gB = -sandwich(V, S * _means(w) + weighted + hermitian_part(G) / 2)
         return sandwich(V, S + diagonal), gB
 

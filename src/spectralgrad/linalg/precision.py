@@ -71,11 +71,6 @@ def hermitian_part(x: Tensor) -> Tensor:
     return torch.lerp(x, x.mH, 0.5)
 
 
-def skew_part(x: Tensor) -> Tensor:
-    """``(x - x^H) / 2``."""
-    return (x - x.mH) / 2
-
-
 def rounding_of(*columns: Tensor) -> Tensor:
     """What rounding may leave in entry (i, j) of the skew part of U^H X, U unitary: eps (|x_i| + |x_j|) (*B, n, n), summed
     over the given X (*B, m, n)."""

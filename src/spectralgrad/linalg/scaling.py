@@ -24,14 +24,14 @@ def largest_number(x: Tensor) -> float:
 
 def exponent(x: Tensor, dims: int = 2) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
-    if x.is_complex():
-        x = _resolved(x)
-        return torch.maximum(exponent(x.real, dims), exponent(x.imag, dims))
     if x.numel() == 0:
-        return x.new_zeros(x.shape[: x.ndim - dims])
-    largest = x.abs().amax(tuple(range(-dims, 0)))
+        return x.new_zeros(x.shape[: x.ndim - dims], dtype=x.real.dtype)
+    x = _resolved(x) if x.is_complex() else x
+    parts = (x.real, x.imag) if x.is_complex() else (x,)
+    first, *others = (part.abs().amax(tuple(range(-dims, 0))) for part in parts)
+    largest = torch.maximum(first, others[0]) if others else first
     if not torch.compiler.is_compiling():
-        return torch.frexp(largest).exponent.to(x.dtype)
+        return torch.frexp(largest).exponent.to(largest.dtype)
     known = (largest > 0) & torch.isfinite(largest)  # inductor's C++ for frexp does not compile
     return torch.where(known, torch.log2(torch.where(known, largest, 1)).floor() + 1, 0)
 

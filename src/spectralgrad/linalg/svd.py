@@ -26,9 +26,9 @@ from spectralgrad.validation import as_given, as_matrix, checking, is_transforme
 from .calculus import batched, call
 from .choices import AUTO, for_svd
 from .decomposition import Scales, Some, factorise
-from .precision import matmul, rounding_of, skew_part
+from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
-from .rules.base import seen_gaps
+from .rules.base import seen
 from .scaling import exponent
 from .solvers import Solver, decompose_svd
 
@@ -154,20 +154,21 @@ class _Svd:
             assert gS is not None
             return (matmul(U * gS.unsqueeze(-2), Vh),)
         inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
-        skew, difference, outer, columns = torch.zeros_like(inner), torch.zeros_like(inner), [], []
+        together, apart, outer, columns = torch.zeros_like(inner), torch.zeros_like(inner), [], []
         if gU is not None:
-            W = skew_part(matmul(U.mH, gU))
-            skew, difference, columns = skew + W, difference + W, [gU]
+            X = matmul(U.mH, gU)
+            together, apart, columns = X, X, [gU]
             if U.shape[-2] > U.shape[-1]:
                 outer.append(matmul(_outside(U, gU) * reciprocal_values(S).unsqueeze(-2), Vh))
         if gVh is not None:
             gV = gVh.mH
-            W = skew_part(matmul(V.mH, gV))
-            skew, difference, columns = skew + W, difference - W, [*columns, gV]
+            X = matmul(V.mH, gV)
+            together, apart, columns = together + X, apart - X, [*columns, gV]
             if V.shape[-2] > V.shape[-1]:
                 outer.append(matmul(U, (_outside(V, gV) * reciprocal_values(S).unsqueeze(-2)).mH))
-        # The adjoints of P -> D * H and P -> F * W: D is antisymmetric and F symmetric, both are real.
-        inner = inner + seen_gaps(self._gaps(S), skew, rounding_of(*columns), S) + reciprocal_sums(S) * difference
+        # The adjoints of P -> D * H and P -> F * W.
+        D, F = self._gaps(S), reciprocal_sums(S)
+        inner = inner + hermitian_part(D * seen(D, together, rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
         return (sum(outer, matmul(matmul(U, inner), Vh)),)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor, Tensor]:

@@ -58,15 +58,15 @@ def order(eigenvalues: Tensor) -> Tensor:
     return torch.where(by_value == 0, by_index, by_value)
 
 
-def seen_gaps(K: Tensor, W: Tensor, noise: Tensor, eigenvalues: Tensor) -> Tensor:
-    """K * W (*B, n, n) for a skew W, without what close pairs make of its rounding.
+def seen(K: Tensor, X: Tensor, noise: Tensor, eigenvalues: Tensor) -> Tensor:
+    """X (*B, n, n), which K multiplies, without what close pairs would make of its rounding.
 
-    A loss that sees two close vectors only through the space they span has W_ij = 0, but rounding leaves ``noise`` (*B, n,
-    n) there, and K_ij would make an error of any size of it. So entries of close pairs that are no larger are taken for
-    zero. They keep their derivatives: subtracted is a constant.
+    A loss that sees two close vectors only through the space they span leaves the skew part of X_ij at 0. Rounding leaves
+    ``noise`` (*B, n, n) there, and K_ij would make an error of any size of it. So skew parts of close pairs that are no
+    larger are taken for zero. They keep their derivatives: subtracted is a constant.
     """
-    if in_batched_backward(W):  # which cannot detach
-        return K * W
+    if in_batched_backward(X):  # which cannot detach
+        return X
     close = K.abs() * scale(eigenvalues) > _CLOSE
-    nothing = close & (W.abs() <= noise)
-    return K * (W - torch.where(nothing, W, 0).detach())
+    skew = (X - X.mH) / 2
+    return X - torch.where(close & (skew.abs() <= noise), skew, 0).detach()
