@@ -120,3 +120,32 @@ def test_public_functions_go_through_the_kernels(name: str, monkeypatch: pytest.
     assert calls[: len(kernels)] == kernels
     for x, y in zip(found, expected, strict=True):
         torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-42, 1e-38, 1e-30, 1e-10, 1e10, 1e30, 1e38])
+@pytest.mark.parametrize("scalar", [Sqrt(), InverseSqrt(), Log(), Power(alpha=0.3), Power(alpha=-1.7)], ids=ident)
+def test_derivative_at_any_scale(scalar: Scalar, size: float) -> None:
+    """Against float64, in which none of this over- or underflows; what overflows float32 is the largest number."""
+    V, G = cases.rotation(5, 1).float(), cases.random(1, 5, 5, dtype=torch.float32)
+    w = (torch.linspace(0.5, 2, 5, dtype=torch.float64)[None] * size).float()
+    largest = torch.finfo(torch.float32).max
+    for cotangent in (1e-30, 1.0, 1e30):
+        got = spectral.derivative(V, w, scalar.in_kernel(), None, cotangent * G).double()
+        F = scalar.loewner(w.double())
+        want = sandwich(V.double(), F * in_basis(V.double(), (cotangent * G).double())).clamp(-largest, largest)
+        noise = 1e-5 * want.abs().max() + 2e-45  # the smallest number is 1.4e-45
+        assert got.isfinite().all()
+        assert (got - want).abs().max() <= noise
+
+
+def test_a_broken_cotangent_is_not_repaired() -> None:
+    G = torch.ones(2, 3, 3)
+    G[1, 0, 0] = torch.inf
+    out = spectral.derivative(cases.rotation(3, 2).float(), torch.ones(2, 3), Sqrt().in_kernel(), None, G)
+    assert out[0].isfinite().all()
+    assert out[1].isnan().all()
+
+
+def test_a_value_that_overflows_is_cut() -> None:
+    w, V = torch.tensor([[1.0, 200.0]]), cases.rotation(2, 1).float()
+    assert spectral.value(V, w, Exp().in_kernel(), None, None).isfinite().all()
