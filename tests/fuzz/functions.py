@@ -81,11 +81,12 @@ class Function(Target):
         with torch.no_grad():
             w, V = (wide(x) for x in library.eigh(X))
         scalar, floor = self.function(options), options.get("floor")
+        floor = None if floor is None else float(torch.tensor(floor, dtype=X.real.dtype))  # as the library rounds it
         top, off = w.abs().amax(-1, keepdim=True), doubt(X, w)
         fits = representable(*unit(X), X.dtype)
         null, unsure = None, torch.zeros(len(X), dtype=torch.bool)
         if floor is not None:
-            unsure = ((w - floor).abs() <= off).any(-1)
+            unsure = ((w - floor).abs() <= off + eps(X.dtype) * abs(floor)).any(-1)
         elif scalar.domain == "not negative":
             steep = isinstance(scalar, Power) and 0 < scalar.alpha < 1
             null = w <= (_SINGULAR * eps(X.dtype) * top if steep else 0)

@@ -60,7 +60,7 @@ class Spectral:
             zero = torch.zeros(w.shape[:-1], device=w.device)
             return AtScale1(self, factors, zero, zero)
         unit = self.scalar.at_scale_1(w)
-        F = unit.scalar.loewner(unit.eigenvalues)
+        F = unit.scalar.loewner(unit.eigenvalues) * unit.factor[..., None, None].to(w.dtype)
         m = exponent(F)
         potential = replace(self, scalar=unit.scalar, loewner=shifted(F, -m))
         return AtScale1(potential, (unit.eigenvalues, V), unit.first + m, unit.second)

@@ -28,6 +28,7 @@ from .quadrature import second_differences
 from .scaling import bounded, exponent, shifted
 
 _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
+_STEPS = 2**20  # of an exponent: so many, times that of the largest number, are exact in float64
 _MARGIN = 4  # powers of two between the largest eigenvalue and the end of the range
 _HALF = 0.5  # for b in (a/2, a] the difference a - b is exact (Sterbenz)
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
@@ -83,8 +84,11 @@ class ScalarAtScale1(NamedTuple):
 
     scalar: "Scalar"
     eigenvalues: Tensor
-    first: Tensor  # (*B,), in float64: first differences are 2 to this times what the scalar gives
-    second: Tensor  # second ones
+    first: (
+        Tensor  # (*B,), in float64 and whole: first differences are 2 to this times the factor times what the scalar gives
+    )
+    second: Tensor  # (*B,), in float64: second ones are 2 to this times what the scalar gives
+    factor: Tensor  # (*B,), in float64
 
 
 @dataclass(frozen=True)
@@ -164,7 +168,7 @@ class Scalar(ABC):
     def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
         """What keeps differences within the range of numbers; here nothing, since nothing is known of f."""
         zero = torch.zeros(w.shape[:-1], dtype=torch.float64, device=w.device)
-        return ScalarAtScale1(self, w, zero, zero)
+        return ScalarAtScale1(self, w, zero, zero, zero + 1)
 
     def _homogeneous(self, w: Tensor, degree: float) -> ScalarAtScale1:
         """For f(c x) = c^degree f(x), or log: f[c a, c b] = c^(degree - 1) f[a, b]. The steepest place comes to scale 1."""
@@ -178,7 +182,12 @@ class Scalar(ABC):
         if self.floor is not None:
             floor = shifted(torch.full_like(w[..., :1], self.floor), -k)  # one for each matrix
         scaled = replace(self, floor=floor)  # type: ignore[arg-type]
-        return ScalarAtScale1(scaled, shifted(w, -k), (degree - 1) * k.double(), (degree - 2) * k.double())
+        # 2^((degree - 1) k): in one number, whole part and rest would share the digits of the rest.
+        coarse = round((degree - 1) * _STEPS) / _STEPS
+        power = coarse * k.double()  # exact
+        whole = power.floor()
+        rest = (power - whole) + (degree - 1 - coarse) * k.double()
+        return ScalarAtScale1(scaled, shifted(w, -k), whole, (degree - 2) * k.double(), torch.exp2(rest))
 
     def loewner(self, w: Tensor) -> Tensor:
         """First divided differences (*B, n, n) of the clamped function.
