@@ -109,10 +109,17 @@ def _scaled(decomposition: Decomposition, factors: Sequence[Tensor]) -> tuple[Sc
     return scales, unit  # type: ignore[return-value]
 
 
-def _pull_scaled(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+def _both_scaled(
+    decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some
+) -> tuple[Scales, list[Tensor], Tensor, list[Tensor | None]]:
+    """The scales, the factors at scale 1, t, and the cotangents at scale 1."""
     scales, unit = _scaled(decomposition, factors)
     t = _common(cotangents, scales.factors, _dims(factors, cotangents))
-    g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+    return scales, unit, t, [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+
+
+def _pull_scaled(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+    scales, unit, t, g = _both_scaled(decomposition, factors, cotangents)
     pulled = decomposition.pullback(unit, g)
     return tuple(_at(x, t, _minus(q)) for x, q in zip(pulled, scales.matrices, strict=True))  # type: ignore[misc]
 
@@ -166,9 +173,7 @@ class _Pull(Function):
         factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
         if all(x is None for x in c):
             return (None,) * (2 + len(tensors))
-        scales, unit = _scaled(ctx.decomposition, factors)
-        t = _common(cotangents, scales.factors, _dims(factors, cotangents))
-        g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+        scales, unit, t, g = _both_scaled(ctx.decomposition, factors, cotangents)
         minus = [_minus(q) for q in scales.matrices]
         s = _common(c, minus, _dims(factors, c))
         directions = [_at(x, q, -s) for x, q in zip(c, minus, strict=True)]
@@ -184,9 +189,7 @@ class _Pull(Function):
         """With tangents 2^(r + p_i) o'_i and 2^(r + t - p_i) g'_i of scale 1: 2^(r + t - q_j) times that of o' and g'."""
         tensors, decomposition = ctx.saved_tensors, ctx.decomposition
         factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
-        scales, unit = _scaled(decomposition, factors)
-        t = _common(cotangents, scales.factors, _dims(factors, cotangents))
-        g = [_at(x, p, -t) for x, p in zip(cotangents, scales.factors, strict=True)]
+        scales, unit, t, g = _both_scaled(decomposition, factors, cotangents)
         down = [*(_minus(p) for p in scales.factors), *(_sum(p, -t) for p in scales.factors)]
         r = _common(tangents, down, _dims(factors, tangents))
         along = [_at(x, k, -r) for x, k in zip(tangents, down, strict=True)]
