@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -23,6 +24,10 @@ class Scalar:
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         """f[a, b], f'(a) where they are equal."""
         return self.above(torch.maximum(a, b), torch.minimum(a, b))
+
+    def attainable(self, F: Tensor, w: Tensor) -> Tensor:
+        """To what size (B, n, n) the rounding of the differences F at w (B, n) is relative: here each to its own."""
+        return F.abs()
 
 
 def _quotient(x: Tensor, y: Tensor, at_zero: float | Tensor) -> Tensor:
@@ -46,7 +51,9 @@ class Power(Scalar):
         if alpha == 0:
             return torch.zeros_like(a - b)
         t = -torch.log1p(-(a - b) / a)  # infinite at b = 0
-        close = a.pow(alpha - 1) * _quotient(torch.expm1(-alpha * t), torch.expm1(-t), alpha)
+        slope = alpha - 1
+        lost = float(Fraction(alpha) - 1 - Fraction(slope))  # by rounding, times log(1e300): 100 eps
+        close = a.pow(slope) * (1 + lost * a.log()) * _quotient(torch.expm1(-alpha * t), torch.expm1(-t), alpha)
         far = a.pow(alpha) / (a - b) - b.pow(alpha) / (a - b)
         slope_at_zero = 0.0 if alpha > 1 else 1.0 if alpha == 1 else math.inf
         return torch.where(a == 0, slope_at_zero, torch.where((alpha * t).abs().minimum(t) > 0.7, far, close))
@@ -85,6 +92,11 @@ class Sine(Scalar):
         p, q = a / self.size, b / self.size
         half = (p - q) / 2
         return ((p + q) / 2).cos() * _quotient(half.sin(), half, 1.0) / self.size
+
+    def attainable(self, F: Tensor, w: Tensor) -> Tensor:
+        """Of a user's function only values and slopes are known: where it turns, differences are small by cancellation."""
+        gap = (w.unsqueeze(-1) - w.unsqueeze(-2)).abs() / self.size
+        return (2 / gap).clamp(max=1) / self.size
 
 
 def loewner(scalar: Scalar, w: Tensor, floor: float | None, null: Tensor | None) -> Tensor:

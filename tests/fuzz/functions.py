@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .differences import Exp, Log, Power, Scalar, Sine, loewner
 from .examine import MAY_RAISE, MUST_RAISE, WORKS, Check, Outcome
-from .numbers import LEVEL, LIMIT, cotangent, eps, hermitian, largest, norm, shifted, smallest_normal, unit, wide
+from .numbers import LEVEL, LIMIT, cotangent, eps, hermitian, largest, norm, shifted, smallest_normal, spacing, unit, wide
 from .targets import Target, comparable, gradient_check, representable
 
 _DOUBT = 4  # times n eps l_max: an eigenvalue may be off by this, so that on which side of a border it lies is not sure
@@ -63,7 +63,8 @@ class Function(Target):
             status[x[:, 0] <= _SINGULAR * eps(X.dtype) * top - off[:, 0]] = MUST_RAISE
         if floor is None and scalar.domain == "not negative":
             status[x[:, 0] < -3 * X.shape[-1] * eps(X.dtype) * top] = MAY_RAISE
-            status[x[:, 0] < -_NEGATIVE * X.shape[-1] * eps(X.dtype) * top] = MUST_RAISE
+            clear = _NEGATIVE * X.shape[-1] * eps(X.dtype) * top + spacing(X.dtype, exponent)  # denormal: less is zero
+            status[x[:, 0] < -clear] = MUST_RAISE
         low, high = (self._size(scalar, floor, w + sign * shifted(off, exponent)) for sign in (-1, 1))
         limit = largest(X.dtype)
         status[torch.maximum(low, high) > limit / 4] = MAY_RAISE
@@ -99,11 +100,12 @@ class Function(Target):
         y = y if null is None else torch.where(null, scalar.f(torch.zeros_like(w)), y)
         sure = fits & ~unsure & torch.isfinite(y).all(-1) & comparable(X, top[..., 0], F)
         rounded = (F.diagonal(dim1=-2, dim2=-1) * w).abs().amax(-1)  # what rounding an eigenvalue changes f by, over eps
-        yield from self._compare(X, outcome, V, y, F, sure, rounded)
+        yield from self._compare(X, outcome, V, y, F, sure, rounded, scalar.attainable(F, w))
 
     def _compare(
-        self, X: Tensor, outcome: Outcome, V: Tensor, y: Tensor, F: Tensor, sure: Tensor, rounded: Tensor
+        self, X: Tensor, outcome: Outcome, V: Tensor, y: Tensor, F: Tensor, sure: Tensor, rounded: Tensor, sizes: Tensor
     ) -> Iterator[Check]:
+        """``sizes``: of each entry of F, to which its rounding is relative."""
         n, ulp = X.shape[-1], eps(X.dtype)
         (Y,) = outcome.outputs
         value = (V * y.unsqueeze(-2)) @ V.mH
@@ -115,8 +117,8 @@ class Function(Target):
         bound = (LEVEL + LIMIT * n) * ulp * F.abs().flatten(1).amax(1) * norm(G)
         yield gradient_check("gradient", X, outcome.gradient, expected, bound, sure)
         alone = sure & is_diagonal(X) & ((V == 0) | (V.abs() == 1)).flatten(1).all(1)
-        P, sizes = V.abs(), wide(cotangent(Y, 0)).abs()  # sizes, since G_ij + G_ji may cancel
-        scale = P @ (F.abs() * (P.mT @ hermitian(sizes) @ P)) @ P.mT
+        P, weights = V.abs(), wide(cotangent(Y, 0)).abs()  # their sizes, since G_ij + G_ji may cancel
+        scale = P @ (sizes * (P.mT @ hermitian(weights) @ P)) @ P.mT
         apart = (wide(outcome.gradient) - expected).abs() / (LEVEL * ulp * scale + smallest_normal(X.dtype))
         worst = torch.where(alone, apart.flatten(1).amax(1), 0.0)
         yield Check("gradient of a diagonal matrix", worst.nan_to_num(nan=torch.inf), outcome.gradient, expected)

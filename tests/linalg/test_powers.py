@@ -106,6 +106,12 @@ def test_powers(alpha: float, dtype: torch.dtype) -> None:
     assert power_error(alpha, spectrum(dtype)) <= LIMIT
 
 
+@pytest.mark.parametrize("scale", [1e231, 1e-200])
+@pytest.mark.parametrize("alpha", [-1 / 6, -0.2, 0.7])
+def test_powers_far_from_one_do_not_lose_digits_to_the_exponent(alpha: float, scale: float) -> None:
+    assert power_error(alpha, torch.tensor([1.0, 3.0, 3e9], dtype=torch.float64) * scale) <= 10
+
+
 @real
 @pytest.mark.parametrize("alpha", [-3.0, -2.0, -1.0, -0.75, -1 / 3])
 def test_powers_show_the_old_formula(alpha: float, dtype: torch.dtype) -> None:

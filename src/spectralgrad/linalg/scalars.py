@@ -184,9 +184,10 @@ class Scalar(ABC):
         scaled = replace(self, floor=floor)  # type: ignore[arg-type]
         # 2^((degree - 1) k): in one number, whole part and rest would share the digits of the rest.
         coarse = round((degree - 1) * _STEPS) / _STEPS
+        fine = float(Fraction(degree) - 1 - Fraction(coarse))  # degree - 1 alone would be rounded
         power = coarse * k.double()  # exact
         whole = power.floor()
-        rest = (power - whole) + (degree - 1 - coarse) * k.double()
+        rest = (power - whole) + fine * k.double()
         return ScalarAtScale1(scaled, shifted(w, -k), whole, (degree - 2) * k.double(), torch.exp2(rest))
 
     def loewner(self, w: Tensor) -> Tensor:
