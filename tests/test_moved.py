@@ -61,6 +61,7 @@ def test_other_names_are_missing_as_ever() -> None:
         importlib.import_module("spectralgrad.nn.models")
 
 
+@pytest.mark.slow
 def test_python_suggests_what_is_near_but_not_for_what_moved() -> None:
     """As the traceback of a user shows it."""
     code = "import spectralgrad as sg; sg.{}"

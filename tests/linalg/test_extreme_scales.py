@@ -20,6 +20,7 @@ from support.extremes import (
     resolution,
     times,
 )
+from support.marks import slow_but
 
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
 
@@ -213,7 +214,7 @@ def test_gradients_without_checks(name: str, dtype: torch.dtype) -> None:
         assert counted(name, sampled_faults(name, dtype, backward)) == []
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", slow_but(["eigh", "svd", "inv_sqrtm"], PLAIN))
 def test_gradients_compiled(name: str) -> None:
     torch.compiler.reset()
     function = torch.compile(FUNCTIONS[name].ours, fullgraph=True, backend="aot_eager")

@@ -8,6 +8,7 @@ from torch.autograd.gradcheck import GradcheckError
 
 import spectralgrad as sg
 from support.cases import FUNCTIONS, random, with_spectrum
+from support.marks import slow_but
 
 torch.set_num_threads(1)
 
@@ -16,7 +17,9 @@ MATRICES = {
     "identity": torch.ones(3) * 2,
     "repeated": torch.tensor([1.0, 2.0, 2.0]),
 }
-each_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=["real", "complex"])
+DTYPES = {"real": torch.float64, "complex": torch.complex128}
+QUICK = ("sqrtm", "inv_sqrtm", "logm")  # complex and at a tie, without `make test-all`
+each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 each_matrix = pytest.mark.parametrize("w", MATRICES.values(), ids=MATRICES.keys())
 
 
@@ -30,14 +33,19 @@ def check(f, *inputs: Tensor) -> None:
     assert gradgradcheck(f, inputs, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
-@each_dtype
 @each_matrix
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
-def test_spectral_functions(f, w, dtype):
-    check(lambda M: f(hermitian(M)), with_spectrum(w.double(), dtype=dtype))
+def test_spectral_functions(f, w):
+    check(lambda M: f(hermitian(M)), with_spectrum(w.double()))
 
 
-@each_dtype
+@pytest.mark.parametrize("w", slow_but(["repeated"], MATRICES))
+@pytest.mark.parametrize("f", slow_but(QUICK, FUNCTIONS))
+def test_complex_spectral_functions(f, w):
+    check(lambda M: f(hermitian(M)), with_spectrum(w.double(), dtype=torch.complex128))
+
+
+@pytest.mark.parametrize("dtype", slow_but(["real"], DTYPES))
 @pytest.mark.parametrize("cut", [{"rank": 1}, {"rank": 2}, {"energy": 0.5}], ids=str)
 @pytest.mark.parametrize("w", [[0.5, 1.0, 2.0], [0.5, 0.5, 2.0], [0.5, 2.0, 2.0]], ids=str)
 def test_projector(w, cut, dtype):

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from support.cases import FUNCTIONS, RULES, generator, random, random_covariance
+from support.marks import slow_but
 
 torch.set_num_threads(1)
 
@@ -48,6 +49,8 @@ PUBLIC: dict[str, Callable[[Tensor], Tensor]] = {
 APPROXIMATE = [f for name, f in PUBLIC.items() if "Taylor" in name or "PowerIteration" in name]
 WEIGHT = random(4, 4, seed=7)
 each_function = pytest.mark.parametrize("f", PUBLIC.values(), ids=PUBLIC.keys())
+COMPILED = ("eigh", "svd", "inv_sqrtm", "polar", "generalized_eigh", "pinv(tall)", "sqrtm(NewtonSchulz)")
+each_compiled = pytest.mark.parametrize("f", slow_but(COMPILED, PUBLIC))
 
 
 @pytest.fixture(autouse=True)
@@ -163,7 +166,7 @@ def test_hessian_and_double_backward(f):
     torch.testing.assert_close(torch.einsum("ijkl,kl->ij", H, E), numeric, rtol=1e-4, atol=1e-5)
 
 
-@each_function
+@each_compiled
 def test_compiles_in_one_graph(f):
     M = spd(2)
     compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
@@ -173,12 +176,7 @@ def test_compiles_in_one_graph(f):
     torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
 
 
-QUICK = {"eigh", "svd", "inv_sqrtm", "polar", "generalized_eigh", "pinv(tall)", "sqrtm(NewtonSchulz)"}
-
-
-@pytest.mark.parametrize(
-    "f", [pytest.param(f, marks=() if name in QUICK else pytest.mark.slow, id=name) for name, f in PUBLIC.items()]
-)
+@each_compiled
 def test_compiled_complex_is_complex(f):
     """Operators of a compiled graph run where torch does not resolve lazy conjugates: x.mH would be x.mT."""
     M = random_covariance(4, 2, dtype=torch.complex128) + torch.diag(torch.arange(1.0, 5.0, dtype=torch.float64))

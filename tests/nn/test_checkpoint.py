@@ -14,6 +14,7 @@ from spectralgrad.nn import DecorrelatedBatchNorm2d, PCADenoise2d, convert_batch
 from support import cases
 from support.features import Make, images
 from support.layers import EVERY, each_layer, each_mode, trained
+from support.marks import slow_but
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "covariance": {"group_size": 3},
@@ -151,7 +152,7 @@ def to_onnx(model: nn.Module, x: Tensor, path: str | None = None) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
-@pytest.mark.parametrize("make", ONNX.values(), ids=ONNX)
+@pytest.mark.parametrize("make", slow_but(["unrolled"], ONNX))
 def test_onnx_without_a_decomposition(make: Make, tmp_path: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")

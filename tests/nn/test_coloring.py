@@ -16,6 +16,7 @@ import spectralgrad as sg
 from spectralgrad.nn.coloring import WhitenColor2d
 from spectralgrad.nn.functional import color_transfer, whiten_color
 from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, generator, ident, random, relative_error
+from support.marks import slow_but
 
 torch.set_num_threads(1)
 
@@ -330,7 +331,7 @@ def test_training_and_evaluation_are_the_same(name):
     assert torch.equal(layer.train()(CONTENT, STYLE), layer.eval()(CONTENT, STYLE))
 
 
-@each_layer
+@pytest.mark.parametrize("name", slow_but(["groups"], LAYERS.keys()))
 def test_compiles_in_one_graph(name):
     layer = WhitenColor2d(**LAYERS[name])
     x, s = CONTENT.clone().requires_grad_(), STYLE.clone().requires_grad_()

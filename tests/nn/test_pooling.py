@@ -18,6 +18,7 @@ from spectralgrad.linalg import choices
 from spectralgrad.nn.functional import covariance_pool
 from spectralgrad.nn.pooling import CovariancePool2d
 from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
+from support.marks import slow_but
 from support.products import Products
 
 torch.set_num_threads(1)
@@ -518,7 +519,8 @@ def test_repr_tells_every_option():
     assert "isometric=True" in text
 
 
-@pytest.mark.parametrize(("name", "train"), [*((name, True) for name in layers()), ("reduced", False)])
+@pytest.mark.parametrize("train", slow_but(["train"], {"train": True, "eval": False}))
+@pytest.mark.parametrize("name", slow_but(["plain", "features"], layers().keys()))
 def test_compiles_in_one_graph(name, train):
     layer = layers()[name].train(train)
     x, z = INPUT.clone().requires_grad_(), INPUT.clone().requires_grad_()

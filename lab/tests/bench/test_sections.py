@@ -66,6 +66,7 @@ def test_gradients_keep_every_requirement(tmp_path: Path, capsys: Captured) -> N
     assert path.with_suffix(".md").read_text().strip() in printed
 
 
+@pytest.mark.slow
 def test_roots_compare_every_method(tmp_path: Path, capsys: Captured) -> None:
     assert main(["bench", "--quick", "--only", "roots", "--write", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -24,6 +24,7 @@ from spectralgrad_lab.style_network.train import TrainedStyle, load_trained, pla
 from spectralgrad_lab.style_network.trial import StyleTrial, changes_of, style_trial
 from spectralgrad_lab.training import checkpoint
 from spectralgrad_lab.training.watch import Diverged
+from support.marks import slow_but
 
 CPU = torch.device("cpu")
 
@@ -38,7 +39,7 @@ def train(trial: StyleTrial, folder: Path, **how: Any) -> TrainedStyle:
     return trained(trial, folder, device="cpu", **how)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", slow_but(["taylor", "pi"], VARIANTS))
 def test_every_variant_learns_without_a_step_that_is_not_finite(variant: str, tmp_path: Path) -> None:
     found = train(tiny(variant, width=8, steps=18, every=6, save=18, lr=2e-3), tmp_path)
     assert (found.outcome.status, found.outcome.step, found.outcome.nonfinite) == ("finished", 18, 0)
