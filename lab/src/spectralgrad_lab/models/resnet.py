@@ -159,7 +159,10 @@ class ResNet(Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The last map, (N, C, H, W), of images (N, in_channels, H, W): what a pooling head takes."""
-        return self.stages(self.pool(torch.relu(self.norm1(self.conv1(x)))))  # type: ignore[no-any-return]
+        with torch.autocast(x.device.type, enabled=False):
+            # Rounding conv1's output to bfloat16 would break the ties of its covariance, which has rank 27 at most.
+            x = torch.relu(self.norm1(self.conv1(x)))
+        return self.stages(self.pool(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.mean(self.features(x)).flatten(1))  # type: ignore[no-any-return]

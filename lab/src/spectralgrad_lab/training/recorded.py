@@ -1,5 +1,6 @@
 """A training that is recorded part by part, can be stopped at any moment, and goes on where it was."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -80,7 +81,7 @@ def go_on(
     Args:
         training: its generators, networks and data are ready.
         recording: held; None on ranks that do not record.
-        deadline: looked at after each part: at least one is trained.
+        deadline: looked at after each part: at least one is trained, and none is begun that would take too long.
         tell: hears every line once it is recorded.
         agree: what rank 0 has, for all ranks.
 
@@ -102,11 +103,13 @@ def go_on(
     lines.start(training)
     is_late = False
     while not training.is_done and not is_late:
+        start = time.monotonic()
         fields = _attempt(training)
+        took = time.monotonic() - start
         if isinstance(fields, Diverged):
             lines.append("end", status="failed", reason=fields.reason, **training.ending(fields))
             return Ending("failed", fields)
-        is_late = deadline.is_set and agree(deadline.is_over)
+        is_late = deadline.is_set and agree(deadline.is_nearer_than(took))
         # The line first: a kill in between repeats the part, and its second line counts. The other way round the line would
         # be lost.
         lines.add_part(training, fields, keep=not training.is_done and (is_late or training.is_due))

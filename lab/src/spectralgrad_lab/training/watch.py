@@ -28,26 +28,32 @@ class Diverged(Exception):
 class Finiteness:
     """The first step whose loss or gradient was not finite, kept on the device: to notice it does not make the host wait.
 
+    Args:
+        device: where the training is.
+        step: steps done before.
+
     >>> seen = Finiteness(torch.device("cpu"))
-    >>> seen.note(1, torch.tensor(1.0), [torch.ones(2)])
-    >>> seen.note(2, torch.tensor(1.0), [torch.tensor([1.0, float("nan")])])
+    >>> seen.note(torch.tensor(1.0), [torch.ones(2)])
+    >>> seen.note(torch.tensor(1.0), [torch.tensor([1.0, float("nan")])])
     >>> seen.check()
     Traceback (most recent call last):
     spectralgrad_lab.training.watch.Diverged: the gradient is not finite
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, step: int = 0) -> None:
         self.first = torch.full((), _NEVER, dtype=torch.int64, device=device)  # 2 step + cause
+        self.step = torch.full((), step, dtype=torch.int64, device=device)
 
-    def note(self, step: int, loss: Tensor, gradients: Sequence[Tensor]) -> None:
-        """Look at a step; no gradients where a scaler looks after them."""
+    def note(self, loss: Tensor, gradients: Sequence[Tensor]) -> None:
+        """Look at the next step; no gradients where a scaler looks after them."""
         with torch.no_grad():
-            code = torch.where(torch.isfinite(loss), _NEVER, 2 * step)
+            self.step += 1
+            code = torch.where(torch.isfinite(loss), _NEVER, 2 * self.step)
             if gradients:
                 # The largest entry, which does not overflow as a sum of squares does.
                 largest = get_total_norm(gradients, math.inf)
-                code = torch.minimum(code, torch.where(torch.isfinite(largest), _NEVER, 2 * step + 1))
-            self.first = torch.minimum(self.first, code)
+                code = torch.minimum(code, torch.where(torch.isfinite(largest), _NEVER, 2 * self.step + 1))
+            torch.minimum(self.first, code, out=self.first)  # in place: a CUDA graph knows this tensor
 
     def check(self) -> None:
         """Raise `Diverged` if something was noted; here the host waits."""
