@@ -253,6 +253,17 @@ def test_a_zero_eigenvalue_is_dropped_by_default() -> None:
     assert kept(torch.zeros(3, 3), sg.PowerIteration(5)) == [False, False, True]
 
 
+@pytest.mark.parametrize("dtype", REAL, ids=cases.ident)
+@pytest.mark.parametrize(("channels", "positions"), [(256, 49), (64, 28), (16, 9)])
+def test_a_null_space_that_was_shifted_is_dropped_whole(channels: int, positions: int, dtype: torch.dtype) -> None:
+    """Rounding puts half of the eigenvalues at eps above eps: NIPS19's lambda <= eps counts them as eps."""
+    X = cases.random(2, channels, positions, dtype=dtype, seed=channels)
+    M = sg.covariance(X) + 1e-2 * torch.eye(channels, dtype=dtype)
+    flags = torch.tensor(kept(M, sg.PowerIteration(2, **{**BREAKS_OFF, "min_eigenvalue": 1e-2})))
+    assert flags.sum(-1).tolist() == [positions - 1] * 2
+    assert int((torch.linalg.eigvalsh(M) > 1e-2).sum()) > 2 * (positions - 1)  # control: as floating point has it
+
+
 def test_breaks_are_decided_matrix_by_matrix() -> None:
     w = torch.tensor([[1e-3, 0.5, 3.0], [1.0, 2.0, 3.0]], dtype=torch.float64)
     M = torch.stack([cases.with_spectrum(row, seed=1) for row in w])
