@@ -28,7 +28,8 @@ class ConditionMonitor:
 
     With l_1 >= ... >= l_d >= 0 the eigenvalues of a layer's covariance before eps is added, decomposed in float64,
 
-        condition = l_1 / l_d,   condition_range = l_1 / l_r,   smallest_gap = min (l_i - l_(i+1)) / l_1,   mean_ratio = mean l_i / l_(i-1),
+        condition = l_1 / l_d,                       condition_range = l_1 / l_r,
+        smallest_gap = min (l_i - l_(i+1)) / l_1,    mean_ratio = mean l_i / l_(i-1),
 
     with r the rank that the covariance can have: min(d, samples - 1, inputs).
 
