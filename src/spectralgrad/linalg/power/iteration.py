@@ -108,7 +108,7 @@ def _inverse_norm(M: Tensor, v: Tensor, w: Tensor) -> Tensor:
     return torch.where(void, 0, 1 / torch.where(void, 1, norm))
 
 
-def _kept(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
+def kept_pairs(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
     """Which pairs survive the breaking conditions; w and rayleigh (*B, n) descending."""
     alive = torch.ones_like(w, dtype=torch.bool)
     if rule.min_eigenvalue is not None:
@@ -140,7 +140,7 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see ca
             quotients.append(_rayleigh(rest, v))
             rest = _deflate(rule, rest, v)
         rayleigh = torch.stack(quotients, -1) if quotients else w
-        kept = _kept(rule, w, rayleigh)
+        kept = kept_pairs(rule, w, rayleigh)
         return torch.where(kept, rayleigh, w).flip(-1), V.flip(-1), kept.flip(-1)
 
     @staticmethod
