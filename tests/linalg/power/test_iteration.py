@@ -75,6 +75,19 @@ def test_power_iterations_are_taylor(degree: int, n: int, dtype: torch.dtype) ->
     assert worst(iterated, eigh_gradient(M, sg.Taylor(degree + 1), gw, gV)) > 1e-5
 
 
+@pytest.mark.parametrize("degree", DEGREES)
+def test_the_proposition_to_the_last_digit(degree: int) -> None:
+    """Two-sided deflation is `Taylor(degree)`; as printed the pairs reached through the deflation have degree - 1."""
+    w = torch.tensor([0.2, 0.35, 0.5, 0.8, 1.0], dtype=torch.float64)
+    M, gV = cases.with_spectrum(w, 20, seed=5), cases.random(20, 5, 5, seed=6)
+    exact = {"two-sided": sg.Taylor(degree), "printed": PrintedTaylor(degree)}
+    for deflation, rule in exact.items():
+        iterated = eigh_gradient(M, without_breaks(degree + 1, deflation=deflation), None, gV)
+        assert worst(iterated, eigh_gradient(M, rule, None, gV)) < 5e-14
+        other = exact["printed" if deflation == "two-sided" else "two-sided"]
+        assert worst(iterated, eigh_gradient(M, other, None, gV)) > 1e-3
+
+
 @pytest.mark.parametrize("spectrum", cases.POSITIVE_SPECTRA, ids=lambda s: s.__name__)
 @pytest.mark.parametrize("degree", DEGREES)
 def test_power_iterations_are_taylor_at_ties_too(degree: int, spectrum: Any) -> None:
