@@ -266,7 +266,7 @@ def test_the_networks_have_the_options_of_their_trial() -> None:
 
 
 def test_a_domain_that_is_not_drawn_needs_pictures(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="drawn of vangogh, monet, ukiyoe, got cezanne. Take data artworks"):
+    with pytest.raises(OptionError, match=r"drawn of vangogh, monet, ukiyoe, got cezanne\. Take data artworks"):
         trained(style_trial("exact", "smoke", ("cezanne",)), tmp_path, device="cpu")
 
 
