@@ -95,6 +95,18 @@ def test_a_covariance_without_condition_number_is_drawn_with_eps(tmp_path: Path)
     assert panel.lines[0].y == (1e4,)
 
 
+def test_the_condition_on_the_range_is_drawn_where_it_was_recorded(tmp_path: Path) -> None:
+    store, trial = Store(tmp_path), Trial(layer="zca", d=64, epochs=1)
+    with store.recording(trial) as recording:
+        monitor = {"condition": 1e14, "singular": 0.5, "condition_shifted": 1e4, "condition_range": 1e3, "range": 27}
+        recording.append("epoch", epoch=0, seconds=1.0, test_error=5.0, monitor=monitor)
+    entries = (Entry("Exact", "d = 64", (trial,)),)
+    spec = Spec("x", "ECCV22", "", "training", "condition")
+    [panel] = panels_of_training(spec, entries, [measure(entries[0], store)], store)
+    assert panel.y_label.endswith("on its range")
+    assert panel.lines[0].y == (1e3,)
+
+
 def test_rows_of_one_column_stand_on_the_axis(tmp_path: Path) -> None:
     store = Store(tmp_path)
     entries = tuple(Entry(row, "Error (%)", (Trial(layer="denoise", epochs=1, rank=int(row)),)) for row in ("2", "4", "8"))

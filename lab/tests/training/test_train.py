@@ -216,6 +216,8 @@ def test_monitor_reports_the_layer_under_test(store: Store) -> None:
         assert 0 < monitor["mean_ratio"] < 1
         assert monitor["condition_shifted"] > 10
         assert 0 <= monitor["singular"] <= 1
+        assert monitor["range"] == 9
+        assert 1 < monitor["condition_range"] < 1e6 < (monitor["condition"] or float("inf"))
         assert monitor["solver_failures"] == 0
 
 
@@ -228,6 +230,21 @@ def test_batch_norm_is_watched_and_trains_as_if_it_were_not(tmp_path: Path, monk
     assert set(alone.epochs[0]["monitor"]) == {"solver_failures"}
     for one, two in zip(watched.epochs, alone.epochs, strict=True):
         assert (one["train_loss"], one["test_loss"]) == (two["train_loss"], two["test_loss"])
+
+
+def test_condition_on_the_range_is_told_before_eps_and_for_every_method(tmp_path: Path) -> None:
+    """One start, one step: SVD, Newton-Schulz and batch norm see one covariance, whatever eps shifts it by."""
+    small = replace(TINY, epochs=1, train_samples=64, batch=64)
+    kinds: list[dict[str, Any]] = [
+        {"layer": "zca", "method": name, "eps": eps} for name, eps in (("taylor", 1.0), ("newton", 0.1))
+    ]
+    found = [
+        train(replace(small, **kind), Store(tmp_path / str(i))).epochs[0]["monitor"]
+        for i, kind in enumerate([*kinds, {"layer": "bn"}])
+    ]
+    assert [monitor["range"] for monitor in found] == [9, 9, 9]
+    values = [monitor["condition_range"] for monitor in found]
+    assert max(values) == pytest.approx(min(values), rel=1e-3)
 
 
 def test_figures_of_no_records_are_none() -> None:

@@ -102,7 +102,8 @@ class ResNet(Module):
         stem: "cifar", 3 x 3 at stride 1; or "imagenet", 7 x 7 at stride 2 and a max pooling.
         first_stride: of the first stage.
         norm: makes the normalisation after the first convolution, from its number of channels.
-        block_norm: makes every normalisation of the first residual block (DRAFT's «1 block»).
+        block_norm: makes every normalisation of the first ``blocks`` residual blocks (DRAFT's «1 block»).
+        blocks: how many of the first stage's, from its first one on.
 
     Raises:
         OptionError: a size that is no whole number >= 1, or an unknown stem.
@@ -127,10 +128,11 @@ class ResNet(Module):
         first_stride: int = 1,
         norm: Norm = BatchNorm2d,
         block_norm: Norm = BatchNorm2d,
+        blocks: int = 1,
     ) -> None:
         channels = width if stem_channels is None else stem_channels
         sizes = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "stem_channels": channels}
-        for name, value in {**sizes, "first_stride": first_stride}.items():
+        for name, value in {**sizes, "first_stride": first_stride, "blocks": blocks}.items():
             if not is_whole(value):
                 raise OptionError(f"`ResNet`: {name} must be a whole number >= 1, got {value!r}.")
         if not depths or not all(is_whole(depth) for depth in depths):
@@ -144,13 +146,13 @@ class ResNet(Module):
         self.pool = Identity() if small else MaxPool2d(3, 2, 1)
         self.stages = Sequential()
         for stage, depth in enumerate(depths):
-            blocks = Sequential()
+            residual = Sequential()
             for index in range(depth):
                 stride = 1 if index else 2 if stage else first_stride
-                inside = block_norm if stage == index == 0 else BatchNorm2d
-                blocks.append(block(channels, width * 2**stage, stride, inside))
+                inside = block_norm if stage == 0 and index < blocks else BatchNorm2d
+                residual.append(block(channels, width * 2**stage, stride, inside))
                 channels = width * 2**stage * block.expansion
-            self.stages.append(blocks)
+            self.stages.append(residual)
         self.mean = AdaptiveAvgPool2d(1)
         self.classifier = Linear(channels, num_classes)
         for module in self.modules():

@@ -21,7 +21,8 @@ class Trial(Described):
         method: how it is differentiated: svd (the papers' analytic one), pi, clip, svd-pi, taylor, exact, newton, ...
         d: channels of a group; None for all.
         where: first (the norm after conv1), block (all norms of the first block) or stage (those of the first stage).
-        eps, iterations, energy, rank, running: the layer's options; iterations is K of Taylor or the power iterations.
+        eps, iterations, energy, rank: the layer's options; iterations is K of Taylor or the power iterations.
+        running: what evaluation averages: covariance, or as NIPS19 prints it whitening (zca, pca) or subspace (denoise).
         treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.
         milestones: epochs after which the learning rate is multiplied by gamma.
         train_samples, test_samples: how many images of each set are used; None for all.
@@ -29,7 +30,7 @@ class Trial(Described):
         nesterov: of SGD's momentum.
         drop_last: leave out the images of an epoch that do not fill a batch: then every step can be one CUDA graph.
         evaluate: epochs between two evaluations; the last epoch is always evaluated.
-        deflation: of svd-pi and pi: two-sided, or printed (M - M v v^T, and in every layer the break at lambda <= eps).
+        deflation: of svd-pi: two-sided, or printed (M - M v v^T, and pooling too breaks at lambda <= eps); pi is printed.
         through: of layer denoise: projector (its gradient across the cut) or vectors (the papers' own: U_k U_k^T by eigh).
         skew: of OW: matrix (the kernel, reshaped) or convolution (the exponential of a skew convolution).
         first_stride: of a residual network's first stage; None is 1, and 2 for the digits.

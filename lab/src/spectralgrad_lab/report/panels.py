@@ -21,10 +21,11 @@ CONTOUR: PanelKind = "contour"
 CURVES: dict[Form, tuple[str, str]] = {  # form -> what is drawn by epoch or by time, and where it stands in a record
     "loss": ("training loss", "train_loss"),
     "error": ("test error (%)", "test_error"),
-    "condition": ("condition number of the covariance", "condition"),
+    "condition": ("condition of the covariance on its range", "condition_range"),
     "time": ("training error (%)", "train_error"),
 }
 SHIFTED = "condition number of the covariance + eps I"
+OLDER = {"condition_range": "condition"}  # what stands in its place in records that were written before it
 
 
 @dataclass(frozen=True)
@@ -132,8 +133,9 @@ def epochs_of(trial: Trial, store: Store) -> list[Line]:
 
 
 def _any_singular(entries: Sequence[Entry], store: Store) -> bool:
-    """Whether a covariance had no finite condition number at some step: then that of covariance + eps I is drawn too."""
-    return any(_value(epoch, "singular") > 0 for trial in trials_of(entries) for epoch in epochs_of(trial, store))
+    """Whether a record without the condition on the range had an infinite one: then that of covariance + eps I is drawn."""
+    epochs = [epoch for trial in trials_of(entries) for epoch in epochs_of(trial, store)]
+    return any(_value(epoch, "singular") > 0 for epoch in epochs if "condition_range" not in (epoch.get("monitor") or {}))
 
 
 def _by_epoch(form: Form, column: str, name: str, y_label: str, entries: Sequence[Entry], store: Store) -> Panel:
@@ -188,7 +190,7 @@ def _failed(trial: Trial, store: Store) -> bool:
 def _value(epoch: Line, name: str) -> float:
     """A figure of an epoch; the monitor's stand in a dictionary of their own."""
     monitor = epoch.get("monitor") or {}
-    return number(epoch.get(name, monitor.get(name)))
+    return number(epoch.get(name, monitor.get(name, monitor.get(OLDER.get(name, name)))))
 
 
 def _success(entries: Sequence[Entry], cells: Sequence[Cell]) -> Panel:

@@ -199,7 +199,12 @@ def _pair(trial: StyleTrial, place: Path) -> StylePair:
 
 def _artworks(trial: StyleTrial, data: Path | None) -> Artworks:
     if trial.data == "embedded":
-        return embedded_artworks(trial.size)
+        drawn = embedded_artworks(trial.size)
+        missing = [name for name in trial.domains if name not in drawn.train]
+        if missing:
+            known = ", ".join(name for name in drawn.train if name != PHOTO)
+            raise OptionError(f"`trained`: pictures are drawn of {known}, got {', '.join(missing)}. Take data artworks.")
+        return drawn
     return load_artworks(data, trial.size, (PHOTO, *trial.domains))
 
 

@@ -14,7 +14,7 @@ from spectralgrad.diagnostics import ConditionMonitor
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data import Dataset, Epoch
 from spectralgrad_lab.data.batches import placed, standardised
-from spectralgrad_lab.models.build import build, watched_layers
+from spectralgrad_lab.models.build import build, inputs_of, watched_layers
 from spectralgrad_lab.records.trial import Trial
 
 from .checkpoint import State, bases_of, random_state, set_bases, set_random_state
@@ -132,7 +132,9 @@ class Run:
         """
         if self.monitor is None and self.watched:
             every = max(1, self.steps // MEASURED)
-            self.monitor = ConditionMonitor(self.model, layers=self.watched, every=every, start=self.step)
+            self.monitor = ConditionMonitor(
+                self.model, layers=self.watched, every=every, start=self.step, inputs=inputs_of(self.model)
+            )
         failures, start = failed_attempts(), time.perf_counter()
         train_loss, train_error = self._train(epoch)
         seconds = time.perf_counter() - start

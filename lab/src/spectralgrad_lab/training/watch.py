@@ -11,7 +11,10 @@ from torch.nn.utils import get_total_norm
 import spectralgrad as sg
 
 FAILED_ATTEMPTS = ("solver_retry_float64", "solver_retry_jitter", "solver_failed")
-MEANS = ("smallest_gap", "mean_ratio", "at_floor", "kept_rank", "gradient_before", "gradient_after")
+MEANS = (
+    *("condition_range", "range", "smallest_gap", "mean_ratio"),
+    *("at_floor", "kept_rank", "gradient_before", "gradient_after"),
+)
 _NEVER = 2**62
 _CAUSES = ("the loss is not finite", "the gradient is not finite")
 
@@ -72,7 +75,8 @@ def figures(records: Iterable[Mapping[str, Any]], eps: float) -> dict[str, float
     """The monitor's records of an epoch as means over steps, layers and groups.
 
     ``condition`` is the mean of the finite ones and ``singular`` the share of the others; ``condition_shifted`` is that of
-    the covariance + eps I, which is what is decomposed and always finite. None where there is no number.
+    the covariance + eps I, which is what is decomposed and always finite. ``condition_range`` is l_1 / l_r before eps,
+    and ``range`` is r, the rank that the covariance can have. None where there is no number.
 
     >>> one = {"condition": 8.0, "largest": 8.0, "smallest": 1.0, "at_floor": 0}
     >>> two = {"condition": float("inf"), "largest": 6.0, "smallest": -1e-9, "at_floor": 2}
