@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from spectralgrad.diagnostics import ConditionMonitor
-from spectralgrad_lab.data import Dataset, Epoch
-from spectralgrad_lab.data.batches import placed, standardised
+from spectralgrad_lab.data import Source
+from spectralgrad_lab.data.batches import standardised
 from spectralgrad_lab.models.build import build, watched_layers
 from spectralgrad_lab.records.trial import Trial
 
@@ -38,7 +38,7 @@ class Run:
         OptionError: the trial's options do not go together.
     """
 
-    def __init__(self, trial: Trial, data: Dataset, fabric: Fabric) -> None:
+    def __init__(self, trial: Trial, data: Source, fabric: Fabric) -> None:
         self.trial, self.fabric = trial, fabric
         self.step = 0  # steps done
         # Fabric's own double precision would round the outputs to float32.
@@ -55,8 +55,8 @@ class Run:
         treat_step(optimizer, self.model, trial)
         self.penalty = penalty(self.model, trial)
         self.net, self.optimizer = fabric.setup(self.model, optimizer)
-        self.data = placed(data, fabric.device)
-        self.steps = -(-len(data.train_y) // trial.batch)  # of an epoch
+        self.data = data.on(fabric.device)
+        self.steps = -(-data.train_count // trial.batch)  # of an epoch
         self.watched = watched if fabric.global_rank == 0 else []
         self.monitor: ConditionMonitor | None = None
 
@@ -109,25 +109,26 @@ class Run:
             "top5_error": top5_error,
             "seconds": seconds,
             "monitor": {**self._figures(), "solver_failures": failed_attempts() - failures},
+            **({"broken": self._broken()} if self.trial.broken == "skip" else {}),
         }
 
     def _train(self, epoch: int) -> tuple[float, float]:
         trial, fabric = self.trial, self.fabric
         device = fabric.device
-        order = Epoch(
-            self.data.train_x,
-            self.data.train_y,
+        batches = self.data.train_batches(
+            trial.batch,
             seed=trial.seed,
             epoch=epoch,
             augment=trial.augment,
-            flip=self.data.flip,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
         )
         totals = torch.zeros(2, dtype=torch.float64, device=device)  # loss, errors
         finite = Finiteness(device)
         every = 1 if device.type == "cpu" else LOOK
         self.net.train()
         try:
-            for x, y, samples in order.batches(trial.batch, fabric.global_rank, fabric.world_size):
+            for x, y, samples in batches:
                 totals += self._step(x, y, samples, finite, every)
         except Diverged:
             raise
@@ -135,7 +136,7 @@ class Run:
             finite.check()  # an error long after the first NaN is that NaN's
             raise
         finite.check()
-        loss, errors = (totals / len(self.data.train_y)).tolist()
+        loss, errors = (totals / self.data.train_count).tolist()
         return loss, 100 * errors
 
     def _step(self, x: Tensor, y: Tensor, samples: int, finite: Finiteness, every: int) -> Tensor:
@@ -165,19 +166,25 @@ class Run:
     def _evaluate(self) -> tuple[float, float, float]:
         """Mean loss, error and top-5 error in percent over the test set, in evaluation mode."""
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        count = len(self.data.test_y)
         size = EVALUATED if self.data.size <= 64 else self.trial.batch
-        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)  # loss, errors, all five wrong, images
         self.net.eval()
-        for start in range(count * rank // world, count * (rank + 1) // world, size):
-            part = slice(start, min(start + size, count * (rank + 1) // world))
-            x, y = self.data.test_x[part].to(self.fabric.device), self.data.test_y[part]
+        for x, y in self.data.test_batches(size, rank=rank, world=world):
             logits = self.net(standardised(x, self.data, self.dtype))
             loss = cross_entropy(logits, y, reduction="sum")
             near = logits.topk(min(TOP, logits.shape[1])).indices != y.unsqueeze(1)  # (N, 5), the best first
-            totals += torch.stack([loss.double(), near[:, 0].sum().double(), near.all(1).sum().double()])
-        loss, errors, all_five = (self._over_ranks(totals) / count).tolist()
+            images = torch.full_like(loss, len(y))
+            totals += torch.stack([loss, near[:, 0].sum(), near.all(1).sum(), images]).double()
+        *sums, count = self._over_ranks(totals).tolist()
+        loss, errors, all_five = (value / count for value in sums)
         return loss, 100 * errors, 100 * all_five
+
+    def _broken(self) -> list[str]:
+        """The files that were skipped so far, on all ranks."""
+        found: list[Any] = [self.data.broken] * self.fabric.world_size
+        if self.fabric.world_size > 1:
+            dist.all_gather_object(found, self.data.broken)
+        return sorted({name for names in found for name in names})
 
     def _over_ranks(self, sums: Tensor) -> Tensor:
         if self.fabric.world_size > 1:
