@@ -36,7 +36,7 @@ SPEC = Spec(
     printed=(PRINTED,),
     entries=entries,
     says=says(
-        short="CIFAR-10 in the place of CIFAR-100; d = 64, 16, 4 for ResNet-18, d = 64 for ResNet-50.",
+        short="d = 64, 16, 4 for ResNet-18, d = 64 for ResNet-50.",
         smoke="One network for both.",
     ),
     claim="Whitening larger groups outperforms batch norm in mean error, with both networks.",
