@@ -143,15 +143,15 @@ def find_folder(who: str, data: Path | None, names: tuple[str, ...], holds: str)
     came = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if came is None:
         raise DataError(
-            f"`{who}`: needs a directory with {names[0]}/, which holds {holds}. Pass --data DIR (to train: --data-folder DIR), "
-            f"or set {VARIABLE}=DIR. Scale smoke needs no data."
+            f"`{who}`: needs a directory with {names[0]}/, which holds {holds}. Pass --data DIR (to train: --data-folder "
+            f"DIR), or set {VARIABLE}=DIR. Scale smoke needs no data."
         )
     for folder in (*(came / name for name in names), came):
         if folder.is_dir() and (folder is not came or came.name in names):
             return folder
     raise DataError(
-        f"`{who}`: {came} must hold {names[0]}/, with {holds}; there is none. Put it there, pass another --data DIR (to train: "
-        f"--data-folder DIR), or set {VARIABLE}. Scale smoke needs no data."
+        f"`{who}`: {came} must hold {names[0]}/, with {holds}; there is none. Put it there, pass another --data DIR (to "
+        f"train: --data-folder DIR), or set {VARIABLE}. Scale smoke needs no data."
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import Dataset as MapStyle
 
 from spectralgrad.errors import OptionError
@@ -83,26 +83,37 @@ class Decoder(MapStyle[Read]):
 
     def __getitem__(self, rows: "np.ndarray[tuple[int, int], np.dtype[np.int64]]") -> Read:
         """The batch of rows (B, 4): file, down, right, mirrored."""
-        images, labels, broken = [torch.empty(0, 3, self.crop, self.crop, dtype=torch.uint8)], [], []
+        labels: list[int] = []
+        broken: list[str] = []
+        x = torch.empty(len(rows), 3, self.crop, self.crop, dtype=torch.uint8)
+        if get_worker_info() is not None:
+            x.share_memory_()  # now: a copy when it leaves would leave the heap in pieces, of hundreds of MiB
         try:
             for index, *place in rows.tolist():
-                for tried in range(STAND_INS if self.stand_in else 1):
-                    at = (index + tried) % len(self.files.names)
-                    try:
-                        images.append(as_tensor(self.square(decode(self.who, self.files.path(at)), *place))[None])
-                    except BrokenFile:
-                        if not self.skip:
-                            raise
-                        broken.append(self.files.name(at))
-                    else:
-                        labels.append(int(self.files.labels[at]))
-                        break
-                else:
-                    if self.stand_in:
-                        return Read(images[0], torch.empty(0), tuple(broken), self._hopeless(index))
+                found = self._whole(index, broken)
+                if found is not None:
+                    x[len(labels)] = as_tensor(self.square(found[0], *place))
+                    labels.append(found[1])
         except DataError as error:  # raised in the asking process, without this one's traceback in its words
-            return Read(images[0], torch.empty(0), tuple(broken), str(error))
-        return Read(torch.cat(images), torch.tensor(labels, dtype=torch.int64), tuple(broken))
+            return Read(x[:0], torch.empty(0), tuple(broken), str(error))
+        return Read(x[: len(labels)], torch.tensor(labels, dtype=torch.int64), tuple(broken))
+
+    def _whole(self, index: int, broken: list[str]) -> "tuple[Image, int] | None":
+        """The picture of a file and its label, or those of the next whole one; None to leave it out. Notes broken ones."""
+        for tried in range(STAND_INS):
+            at = (index + tried) % len(self.files.names)
+            try:
+                return decode(self.who, self.files.path(at)), int(self.files.labels[at])
+            except BrokenFile:
+                if not self.skip:
+                    raise
+            broken.append(self.files.name(at))
+            if not self.stand_in:
+                return None
+        raise DataError(
+            f"`{self.who}`: {self.files.path(index)} and the {STAND_INS - 1} files after it are broken: more than can be "
+            "skipped. Unpack the archive again."
+        )
 
     def square(self, image: "Image", down: int, right: int, mirrored: int) -> "Image":
         """What is kept of a picture."""
@@ -112,12 +123,6 @@ class Decoder(MapStyle[Read]):
             image = image.resize((self.size, self.size), Resampling.BILINEAR)
         image = image.crop((right, down, right + self.crop, down + self.crop))
         return image.transpose(Transpose.FLIP_LEFT_RIGHT) if mirrored else image
-
-    def _hopeless(self, index: int) -> str:
-        return (
-            f"`{self.who}`: {self.files.path(index)} and the {STAND_INS - 1} files after it are broken: more than can be "
-            "skipped. Unpack the archive again."
-        )
 
 
 def worker_count() -> int:
