@@ -6,6 +6,8 @@ drawn by the one who asks, so that the number of workers changes nothing.
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -159,7 +161,7 @@ def stream(decoder: Decoder, batches: Sequence[Tensor], *, pinned: bool = False)
         pin_memory=pinned,
         generator=torch.Generator(),  # else it draws from the one that the training draws from
     )
-    found = iter(loader)
+    found = _begun(loader)
     while True:
         try:
             read = next(found)
@@ -174,6 +176,19 @@ def stream(decoder: Decoder, batches: Sequence[Tensor], *, pinned: bool = False)
         if read.error:
             raise DataError(read.error)
         yield read
+
+
+def _begun(loader: "DataLoader[Read]") -> Iterator[Read]:
+    """The loader's iterator, whose workers' deaths are told when the next batch is asked for.
+
+    torch would raise in a signal's handler, anywhere in the training step, which would then count as the one that failed.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGCHLD) if is_main else None
+    found = iter(loader)
+    if before is not None:
+        signal.signal(signal.SIGCHLD, before)
+    return found
 
 
 def _same(read: Any) -> Any:
