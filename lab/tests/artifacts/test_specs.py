@@ -13,6 +13,8 @@ import torch
 from spectralgrad.errors import OptionError
 from spectralgrad_lab import artifacts as folder
 from spectralgrad_lab.artifacts import registry
+from spectralgrad_lab.artifacts.protocols import protocol
+from spectralgrad_lab.artifacts.protocols.protocol import SHORT, TAYLOR
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
 from spectralgrad_lab.models.build import build
@@ -61,6 +63,7 @@ DATA = {
     "eccv22-table4": ("cifar10", "cifar100"),
     "eccv22-fig1": ("cifar100", "folder"),
 }
+SHORT_DATA = {"eccv22-table4": "cifar10"}  # of both
 ILLEGIBLE = {"nips19-table1": 7, "nips19-table3": 1, "draft-table3": 2}
 ILLEGIBLE |= {"eccv22-table1": 2, "eccv22-table2": 2, "eccv22-table4": 10, "eccv22-table6": 1}
 
@@ -151,12 +154,15 @@ def test_smoke_is_digits_and_small(spec: Spec) -> None:
 
 
 @every_training
-def test_short_is_cifar10_in_twelve_epochs(spec: Spec) -> None:
+def test_short_is_the_papers_set_in_twelve_epochs(spec: Spec) -> None:
     trials = set(trials_of(spec, "short"))
     assert len(trials) <= 32
     assert sum(trial.model == "resnet50" for trial in trials) <= 4
     for trial in trials:
-        assert (trial.data, trial.epochs, trial.batch, trial.lr) == ("cifar10", 12, 128, 0.1)
+        sets = [SHORT_DATA.get(spec.id, {"folder": "cifar10"}.get(name, name)) for name in DATA[spec.id]]  # no ImageNet
+        assert trial.data in sets
+        assert trial.data == "cifar10" or trial.layer != "gcp"
+        assert (trial.epochs, trial.batch, trial.lr) == (12, 128, 0.1)
         assert trial.milestones == ((6, 9) if trial.layer == "gcp" else (3, 7, 10))
 
 
@@ -261,6 +267,36 @@ def test_the_short_form_of_table_4() -> None:
             eps = 1e-4 if trial.method in ("svd", "svd-pi") else 1e-2
             assert trial.layer == "bn" or (trial.eps, f"d = {trial.d}") == (eps, entry.column)
     assert len({trial for entry in entries for trial in entry.trials}) == 32  # batch norm has no d
+
+
+@pytest.mark.parametrize(
+    ("change", "channels"),
+    [
+        ({}, 64),
+        ({"model": "resnet50"}, 64),
+        ({"width": 32}, 32),
+        ({"model": "digits", "width": 8}, 64),
+        ({"model": "alexnet"}, 64),
+    ],
+    ids=str,
+)
+def test_a_group_of_all_channels_has_one_name(change: dict[str, Any], channels: int) -> None:
+    """One training serves tables that leave d out and tables that print it; and it is the same network."""
+    base = replace(SHORT, **TAYLOR, **change)
+    all_channels, named = protocol.trial(base), protocol.trial(base, {"d": channels})
+    assert all_channels == named
+    assert all_channels.key == named.key
+    assert protocol.trial(base, {"d": channels // 2}) != named
+    with torch.device("meta"):
+        left_out, written = (build(each, 10, 3, 32).norm1 for each in (base, named))
+    assert repr(left_out) == repr(written)
+    assert written.running_mean.numel() == channels
+
+
+def test_d_is_kept_where_norms_differ_in_channels_or_it_means_something_else() -> None:
+    assert protocol.trial(SHORT, TAYLOR, {"where": "block", "model": "resnet50"}).d is None
+    assert protocol.trial(SHORT, {"layer": "denoise", "method": "taylor", "energy": 0.9}).d is None
+    assert protocol.trial(SHORT, {"layer": "gcp", "model": "resnet18-gcp", "d": 64}).d == 64
 
 
 def test_treatments_are_those_of_the_label() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .dataset import Dataset
+from .source import Source
 
 BORDER = 8  # a crop moves by up to 1/8 of the size: 4 pixels at 32, as the papers' protocol has it
 SHARE = 0.25  # of a GPU's free memory that images may take
@@ -81,7 +82,7 @@ def crop(x: Tensor, size: int, shift: Tensor, mirrored: Tensor) -> Tensor:
     return x[image, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
-def standardised(x: Tensor, data: Dataset, dtype: torch.dtype) -> Tensor:
+def standardised(x: Tensor, data: Source, dtype: torch.dtype) -> Tensor:
     """(x - mean) / std by channel, in ``dtype``; mean and std lie where x does."""
     mean, std = (value.to(dtype).view(-1, 1, 1) for value in (data.mean, data.std))
     return (x.to(dtype) - mean) / std

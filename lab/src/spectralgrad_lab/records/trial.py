@@ -33,6 +33,7 @@ class Trial(Described):
         deflation: of svd-pi: two-sided, or printed (M - M v v^T, and pooling too breaks at lambda <= eps); pi is printed.
         through: of layer denoise: projector (its gradient across the cut) or vectors (the papers' own: U_k U_k^T by eigh).
         skew: of OW: matrix (the kernel, reshaped) or convolution (the exponential of a skew convolution).
+        broken: what a broken image file of a folder does: refuse (an error names it) or skip (the record names it).
         first_stride: of a residual network's first stage; None is 1, and 2 for the digits.
 
     >>> Trial.from_json(Trial(d=8, treatments=("OW",)).as_json()) == Trial(d=8, treatments=("OW",))
@@ -75,6 +76,7 @@ class Trial(Described):
     through: str = later("projector")
     skew: str = later("matrix")
     first_stride: int | None = later(None)
+    broken: str = later("refuse")
 
     @property
     def files(self) -> Files:

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from spectralgrad.diagnostics import ConditionMonitor
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.data import Dataset, Epoch
-from spectralgrad_lab.data.batches import placed, standardised
+from spectralgrad_lab.data import Dataset, Epoch, Source
+from spectralgrad_lab.data.batches import standardised
 from spectralgrad_lab.models.build import build, inputs_of, watched_layers
 from spectralgrad_lab.records.trial import Trial
 
@@ -32,7 +32,7 @@ EVALUATED = 512  # images of a batch in evaluation, up to 64 pixels
 class Standardised(Module):
     """A network that takes the images as they are stored, uint8: Fabric would round numbers to bfloat16 on the way."""
 
-    def __init__(self, model: Module, data: Dataset, dtype: torch.dtype, layout: torch.memory_format) -> None:
+    def __init__(self, model: Module, data: Source, dtype: torch.dtype, layout: torch.memory_format) -> None:
         super().__init__()
         self.model, self.data, self.dtype, self.layout = model, data, dtype, layout
 
@@ -54,7 +54,7 @@ class Run:
         OptionError: the trial's options do not go together.
     """
 
-    def __init__(self, trial: Trial, data: Dataset, fabric: Fabric, *, graph: bool = True) -> None:
+    def __init__(self, trial: Trial, data: Source, fabric: Fabric, *, graph: bool = True) -> None:
         self.trial, self.fabric = trial, fabric
         self.step = 0  # steps done
         on_gpu = fabric.device.type == "cuda"
@@ -68,8 +68,9 @@ class Run:
         if fabric.world_size > 1:
             synchronise(self.model, dist.group.WORLD)
             watched = [] if trial.layer == "bn" else watched  # its watch went with it
-        self.data = placed(data, fabric.device)
-        steady = on_gpu and fabric.world_size == 1 and trial.drop_last and self.data.train_x.is_cuda
+        self.data = data.on(fabric.device)
+        in_memory = isinstance(self.data, Dataset) and self.data.train_x.is_cuda
+        steady = in_memory and fabric.world_size == 1 and trial.drop_last
         self.lr = torch.zeros((), device=fabric.device) if steady else None  # a graph knows this tensor
         optimizer = torch.optim.SGD(
             self.model.parameters(),
@@ -82,7 +83,7 @@ class Run:
         treat_step(optimizer, self.model, trial)
         self.penalty = penalty(self.model, trial)
         self.net, self.optimizer = fabric.setup(Standardised(self.model, self.data, self.dtype, layout), optimizer)
-        images = len(data.train_y)
+        images = data.train_count
         if trial.drop_last and images < trial.batch:
             raise OptionError(
                 f"`Trial`: with drop_last a batch must not be larger than the {images} images, got batch {trial.batch}. "
@@ -92,7 +93,7 @@ class Run:
         self.totals = torch.zeros(2, dtype=torch.float64, device=fabric.device)  # loss and errors of an epoch
         self.finite = Finiteness(fabric.device)
         self.graph: StepGraph | None = None
-        if self.lr is not None:
+        if self.lr is not None and isinstance(self.data, Dataset):
             # A gradient scaler and the treatments of a step ask the device what to do next.
             wanted = graph and not trial.precision.startswith("16") and not trial.treatments
             self.graph = StepGraph(self._step, self.data, trial.batch, self.lr, wanted=wanted)
@@ -149,49 +150,53 @@ class Run:
             "seconds": seconds,
             "graph": self.graph is not None and self.graph.graph is not None,
             "monitor": {**self._figures(), "solver_failures": failed_attempts() - failures},
+            **({"broken": self._broken()} if self.trial.broken == "skip" else {}),
         }
 
     def _train(self, epoch: int) -> tuple[float, float]:
         """Mean loss, and error in percent, over the images of an epoch as they were met."""
         trial = self.trial
-        order = Epoch(
-            self.data.train_x,
-            self.data.train_y,
-            seed=trial.seed,
-            epoch=epoch,
-            augment=trial.augment,
-            flip=self.data.flip,
-        )
         self.totals.zero_()
         self.net.train()
         try:
             if self.graph is not None:
-                self._replay(self.graph, order)
+                self._replay(self.graph, epoch)
             else:
-                self._walk(order)
+                self._walk(epoch)
         except Diverged:
             raise
         except Exception:
             self.finite.check()  # an error long after the first NaN is that NaN's
             raise
         self.finite.check()
-        seen = self.steps * trial.batch if trial.drop_last else len(self.data.train_y)
+        seen = self.steps * trial.batch if trial.drop_last else self.data.train_count
         loss, errors = (self._over_ranks(self.totals) / seen).tolist()
         return loss, 100 * errors
 
-    def _replay(self, graph: StepGraph, order: Epoch) -> None:
+    def _replay(self, graph: StepGraph, epoch: int) -> None:
         """An epoch in which the host never waits."""
+        data, trial = graph.data, self.trial
+        order = Epoch(data.train_x, data.train_y, seed=trial.seed, epoch=epoch, augment=trial.augment, flip=data.flip)
         rates = [rate(self.trial, self.step + i, self.steps) for i in range(self.steps)]
         graph.begin(order, torch.tensor(rates))
         for _ in range(self.steps):
             graph.step(watched=self.monitor is not None and self.monitor.recording)
             self._count()
 
-    def _walk(self, order: Epoch) -> None:
-        """An epoch batch by batch: on the CPU, over several ranks, with batches of unequal size."""
+    def _walk(self, epoch: int) -> None:
+        """An epoch batch by batch: on the CPU, over several ranks, streamed, with batches of unequal size."""
         trial, fabric = self.trial, self.fabric
         look = 1 if fabric.device.type == "cpu" else LOOK
-        for x, y, samples in order.batches(trial.batch, fabric.global_rank, fabric.world_size, drop_last=trial.drop_last):
+        batches = self.data.train_batches(
+            trial.batch,
+            seed=trial.seed,
+            epoch=epoch,
+            augment=trial.augment,
+            rank=fabric.global_rank,
+            world=fabric.world_size,
+            drop_last=trial.drop_last,
+        )
+        for x, y, samples in batches:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate(trial, self.step, self.steps)
             self._step(x, y, samples, check=self.step % look == 0)
@@ -228,21 +233,27 @@ class Run:
             Diverged: the loss is not finite.
         """
         rank, world = self.fabric.global_rank, self.fabric.world_size
-        count = len(self.data.test_y)
         size = EVALUATED if self.data.size <= 64 else self.trial.batch
-        totals = torch.zeros(3, dtype=torch.float64, device=self.fabric.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)  # loss, errors, all five wrong, images
         self.net.eval()
-        for start in range(count * rank // world, count * (rank + 1) // world, size):
-            part = slice(start, min(start + size, count * (rank + 1) // world))
-            x, y = self.data.test_x[part].to(self.fabric.device), self.data.test_y[part]
+        for x, y in self.data.test_batches(size, rank=rank, world=world):
             logits = self.net(x)
             loss = cross_entropy(logits, y, reduction="sum")
             near = logits.topk(min(TOP, logits.shape[1])).indices != y.unsqueeze(1)  # (N, 5), the best first
-            totals += torch.stack([loss.double(), near[:, 0].sum().double(), near.all(1).sum().double()])
-        loss, errors, all_five = (self._over_ranks(totals) / count).tolist()
+            images = torch.full_like(loss, len(y))
+            totals += torch.stack([loss, near[:, 0].sum(), near.all(1).sum(), images]).double()
+        *sums, count = self._over_ranks(totals).tolist()
+        loss, errors, all_five = (value / count for value in sums)
         if not abs(loss) < float("inf"):
             raise Diverged("the test loss is not finite", self.step)
         return {"test_loss": loss, "test_error": 100 * errors, "top5_error": 100 * all_five}
+
+    def _broken(self) -> list[str]:
+        """The files that were skipped so far, on all ranks."""
+        found: list[Any] = [self.data.broken] * self.fabric.world_size
+        if self.fabric.world_size > 1:
+            dist.all_gather_object(found, self.data.broken)
+        return sorted({name for names in found for name in names})
 
     def _over_ranks(self, sums: Tensor) -> Tensor:
         if self.fabric.world_size > 1:

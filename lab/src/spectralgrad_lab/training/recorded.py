@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.data import DataError
 from spectralgrad_lab.deadline import NEVER, Deadline
 from spectralgrad_lab.records.recording import Line, Recording
 
@@ -90,6 +91,7 @@ def go_on(
 
     Raises:
         OptionError: a checkpoint of another version's network.
+        DataError: an image cannot be read; what is recorded stands.
         StoreError, CheckpointError: the disk is full or the like; what is recorded stands.
     """
     state = checkpoint.load(recording.checkpoint, training.key) if recording is not None else None
@@ -168,6 +170,8 @@ def _attempt(training: Training) -> Line | Diverged:
         return training.part()
     except Diverged as failure:
         return failure
+    except DataError:  # of the disk: no result of the training
+        raise
     except Exception as error:
         raised = Diverged(f"{type(error).__name__}: {str(error)[:REASON]}", training.step + 1)
         raised.__cause__ = error

@@ -14,7 +14,7 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_number, is_whole
-from spectralgrad_lab.data import Dataset, load
+from spectralgrad_lab.data import Source, open_source
 from spectralgrad_lab.data.dataset import VARIABLE
 from spectralgrad_lab.data.device import convolutions, torch_device
 from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
@@ -62,7 +62,8 @@ def run_trial(
     Raises:
         OutOfTime: the deadline is near; the same call goes on with the next epoch.
         OptionError: the trial's options do not go together; nothing is recorded.
-        DataError: the data set cannot be had; nothing is recorded.
+        DataError: the data set cannot be had, and nothing is recorded; or a file of a folder is broken or cannot be read
+            on the way, and what is recorded stands.
         StoreError, BusyError, CheckpointError: the record is in use or cannot be written; what it holds stands.
     """
     _require_schedule(trial)
@@ -197,11 +198,11 @@ def _fabric(trial: Trial, device: str) -> Fabric:
     return fabric
 
 
-def _dataset(trial: Trial, data: Path | None) -> Dataset:
+def _dataset(trial: Trial, data: Path | None) -> Source:
     place = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-    return _kept(trial.data, place, trial.train_samples, trial.test_samples)
+    return _kept(trial.data, place, trial.train_samples, trial.test_samples, trial.broken)
 
 
 @lru_cache(maxsize=2)  # the trials of a sweep come one after the other with the same data
-def _kept(name: str, data: Path | None, train_samples: int | None, test_samples: int | None) -> Dataset:
-    return load(name, data, train_samples=train_samples, test_samples=test_samples)
+def _kept(name: str, data: Path | None, train_samples: int | None, test_samples: int | None, broken: str) -> Source:
+    return open_source(name, data, train_samples=train_samples, test_samples=test_samples, broken=broken)

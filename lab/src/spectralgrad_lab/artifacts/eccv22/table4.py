@@ -9,7 +9,7 @@ SETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 
 def entries(scale: Scale) -> tuple[Entry, ...]:
     if scale != "paper":
-        return decorrelation(scale, SMOKE if scale == "smoke" else TABLE4, 10, "CIFAR-10")
+        return decorrelation(scale, SMOKE if scale == "smoke" else TABLE4, 10, "CIFAR-10", "cifar10")
     return tuple(entry for name, data in SETS.items() for entry in decorrelation(scale, TABLE4, 10, name, data))
 
 

@@ -55,7 +55,7 @@ SPEC = Spec(
     printed=(PRINTED,),
     entries=entries,
     says=says(
-        short=f"CIFAR-10 in the place of CIFAR-100; d = 64, 16, 4 for ResNet-18, d = 64 for ResNet-50. {DEFLATION_SAYS}",
+        short=f"d = 64, 16, 4 for ResNet-18, d = 64 for ResNet-50. {DEFLATION_SAYS}",
         smoke="One network for both.",
         paper=DEFLATION_SAYS,
     ),

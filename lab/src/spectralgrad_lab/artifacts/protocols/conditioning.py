@@ -30,7 +30,7 @@ TABLE4 = (SVD, *(f"SVD + {name}" for name in NAMES), "SVD + NOG + OW", "SVD + NO
 SMOKE = (SVD, "SVD + SN", "SVD + OW", "SVD + NOG", "SVD + OLR", "SVD + NOG + OW + OLR", NEWTON)
 
 SMOKE_SAYS = "Groups of 8 channels."
-SHORT_SAYS = "ResNet-18 on CIFAR-10 in the place of ResNet-50 on CIFAR-100."
+SHORT_SAYS = "ResNet-18 in the place of ResNet-50."
 PAPER_SAYS = (
     "«SVD» is Taylor(9): the paper uses a stable gradient. eps is not in the text: 1e-2. With OW, NOG and OLR act on what "
     "the optimizer holds, and OW starts at a random skew matrix: that of the kernel, reshaped."

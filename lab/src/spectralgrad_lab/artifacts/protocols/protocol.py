@@ -12,7 +12,8 @@ from ..spec import Entry, Figure
 
 Change = Mapping[str, Any]  # fields of a trial
 
-# Smoke: digits on the CPU, less than a second a trial. The digits network has 64 channels after its first convolution too.
+DIGITS_STEM = 64  # channels after the first convolution of the digits network, whatever its width
+# Smoke: digits on the CPU, less than a second a trial.
 DIGITS = Trial(width=8, epochs=2, batch=64, milestones=(), augment=False, train_samples=512, test_samples=256)
 # Short: the papers' 350 epochs with steps at 100, 200 and 300, shrunk to 12.
 SHORT = Trial(data="cifar10", model="resnet18", epochs=12, milestones=(3, 7, 10))
@@ -58,8 +59,8 @@ def both_deflations(label: str, *changes: Change) -> dict[str, Change]:
 
 
 def cifar(scale: Scale, paper: str = "cifar10", **changes: Any) -> Trial:
-    """The base trial of CIFAR's protocol: digits at smoke, CIFAR-10 at short, the paper's own set at paper."""
-    base = {"smoke": DIGITS, "short": SHORT, "paper": replace(PAPER, data=paper)}[scale]
+    """The base trial of CIFAR's protocol: digits at smoke, the paper's own set at short and at paper."""
+    base = {"smoke": DIGITS, "short": replace(SHORT, data=paper), "paper": replace(PAPER, data=paper)}[scale]
     return replace(base, **changes)
 
 
@@ -85,16 +86,22 @@ def trial(base: Trial, *changes: Change, seed: int = 0) -> Trial:
     """The base with all changes, later ones over earlier ones.
 
     Batch norm has none of the whitening layer's options: they are left at their defaults, so that one training serves
-    every table that has it.
+    every table that has it. For the same reason a group of all channels after the first convolution is always their number.
 
     >>> trial(SHORT, PAMI, BN, {"d": 16}) == trial(SHORT, BN)
+    True
+    >>> trial(SHORT, TAYLOR) == trial(SHORT, TAYLOR, {"d": 64})
     True
     """
     made: dict[str, Any] = {}
     for change in changes:
         made.update(change)
     result = replace(base, **made, seed=seed)
-    return replace(result, **_PLAIN) if result.layer == "bn" else result
+    if result.layer == "bn":
+        return replace(result, **_PLAIN)
+    if result.layer in ("zca", "pca") and result.where == "first" and result.d is None:
+        return replace(result, d=DIGITS_STEM if result.model == "digits" else result.width)
+    return result
 
 
 def cells(
@@ -123,7 +130,7 @@ def cells(
 
 
 SMOKE_SAYS = "scikit-learn's digits, a small network and 2 epochs on the CPU: that it runs, not the paper's figures."
-SHORT_SAYS = "CIFAR-10, 12 epochs, learning rate x0.1 after 3, 7 and 10, 2 seeds at most."
+SHORT_SAYS = "12 epochs, learning rate x0.1 after 3, 7 and 10, 2 seeds at most; the paper's data set if none is named."
 
 
 DEFLATION_SAYS = (
