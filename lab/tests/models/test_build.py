@@ -188,6 +188,12 @@ def test_the_layer_stands_where_the_trial_says() -> None:
     block = ["stages.0.0.body.1", "stages.0.0.body.4"]
     assert found(replace(ZCA, where="block")) == block
     assert found(replace(ZCA, where="stage")) == [*block, "stages.0.1.body.1", "stages.0.1.body.4"]
+    norms = [
+        name
+        for name, module in build(replace(ZCA, layer="bn"), 10, 3, 32).named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+    ]
+    assert found(replace(ZCA, where="all")) == norms
     assert watched_layers(build(SMALL, 10, 3, 32)) == ["norm1"]  # batch norm can be watched too
     assert watched_layers(build(replace(SMALL, layer="gcp"), 10, 3, 32)) == ["head.0"]
 
@@ -242,7 +248,7 @@ def test_watched_batch_norm_is_batch_norm_with_a_covariance() -> None:
         ({"layer": "zca", "d": 3}, "group_size"),
         ({"layer": "bn", "d": 3}, "d must divide"),
         ({"layer": "zca", "running": "mean"}, "running must be"),
-        ({"layer": "zca", "where": "last"}, "where must be first, block or stage"),
+        ({"layer": "zca", "where": "last"}, "where must be one of first, block, stage, all"),
         ({"layer": "bn", "where": "block"}, "no block to replace"),
         ({"layer": "bn", "where": "stage"}, "no block to replace"),
         ({"layer": "zca", "model": "alexnet", "where": "block"}, "no block to replace"),

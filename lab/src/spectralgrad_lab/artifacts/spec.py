@@ -9,6 +9,7 @@ from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.style_network.workplace import Workplace
 
 Figure = Literal["test_error", "top5_error", "solver_failures"]  # errors in percent after the last epoch; failures in all
+BETWEEN = (8, 32)  # group sizes that are tried last
 ArtifactKind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
     "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
@@ -69,5 +70,9 @@ class Spec:
 
 
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:
-    """Every trial once: cells may share theirs."""
-    return list(dict.fromkeys(trial for entry in entries for trial in entry.trials))
+    """Every trial once, for cells may share theirs; in an order of which every beginning is worth having.
+
+    The first seed of all cells, then the second, ...; groups of 8 and 32 channels, which lie between others, come last.
+    """
+    found = dict.fromkeys(trial for entry in entries for trial in entry.trials)
+    return sorted(found, key=lambda trial: (trial.d in BETWEEN, trial.seed))

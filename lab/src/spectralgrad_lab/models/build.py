@@ -16,6 +16,7 @@ from .resnet import BasicBlock, Bottleneck, Norm, ResNet
 
 __all__ = ["MODELS", "build", "inputs_of", "pre_svd", "replace_pre_svd", "watched_layers"]
 
+PLACES = ("first", "block", "stage", "all")  # of the norms that a trial replaces
 IMAGENET = 128  # pixels, from which the ImageNet stem applies
 _DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3), "digits": (1, 1)}
 MODELS = tuple(f"{name}{head}" for name in (*_DEPTHS, "alexnet") for head in ("", "-gcp"))
@@ -52,8 +53,8 @@ def build(trial: LayerOptions, classes: int, channels: int, size: int) -> Module
             f"`build`: {trial.model} ends in covariance pooling, so layer must be gcp, got {trial.layer!r}. With that "
             f"layer take model {name}."
         )
-    if trial.where not in ("first", "block", "stage"):
-        raise OptionError(f"`build`: where must be first, block or stage, got {trial.where!r}.")
+    if trial.where not in PLACES:
+        raise OptionError(f"`build`: where must be one of {', '.join(PLACES)}, got {trial.where!r}.")
     if trial.where != "first" and (trial.layer in ("bn", "gcp") or name == "alexnet"):
         raise OptionError(f"`build`: {trial.model} with layer {trial.layer} has no block to replace. Take where first.")
     norm = norm_of(trial)
@@ -67,22 +68,23 @@ def build(trial: LayerOptions, classes: int, channels: int, size: int) -> Module
 
 
 def _resnet(name: str, trial: LayerOptions, classes: int, channels: int, size: int, norm: Norm) -> ResNet:
-    is_digits, inside = name == "digits", trial.where != "first"
+    is_digits, depths = name == "digits", _DEPTHS[name]
+    blocks = {"first": 0, "block": 1, "stage": depths[0], "all": sum(depths)}[trial.where]
     stride = trial.first_stride
     if stride is not None and not is_whole(stride):
         raise OptionError(f"`build`: first_stride must be a whole number >= 1, or None for the usual one, got {stride!r}.")
     return ResNet(
         Bottleneck if name == "resnet50" else BasicBlock,
-        _DEPTHS[name],
+        depths,
         num_classes=classes,
         in_channels=channels,
         width=trial.width,
         stem_channels=64 if is_digits else None,
         stem="imagenet" if size >= IMAGENET else "cifar",
         first_stride=stride or (2 if is_digits else 1),
-        norm=BatchNorm2d if inside else norm,
-        block_norm=norm if inside else BatchNorm2d,
-        blocks=_DEPTHS[name][0] if trial.where == "stage" else 1,
+        norm=norm if trial.where in ("first", "all") else BatchNorm2d,
+        block_norm=norm,
+        blocks=blocks,
     )
 
 

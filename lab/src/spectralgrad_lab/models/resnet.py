@@ -103,7 +103,7 @@ class ResNet(Module):
         first_stride: of the first stage.
         norm: makes the normalisation after the first convolution, from its number of channels.
         block_norm: makes every normalisation of the first ``blocks`` residual blocks (DRAFT's «1 block»).
-        blocks: how many of the first stage's, from its first one on.
+        blocks: how many, from the first one on.
 
     Raises:
         OptionError: a size that is no whole number >= 1, or an unknown stem.
@@ -132,7 +132,7 @@ class ResNet(Module):
     ) -> None:
         channels = width if stem_channels is None else stem_channels
         sizes = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "stem_channels": channels}
-        for name, value in {**sizes, "first_stride": first_stride, "blocks": blocks}.items():
+        for name, value in {**sizes, "first_stride": first_stride}.items():
             if not is_whole(value):
                 raise OptionError(f"`ResNet`: {name} must be a whole number >= 1, got {value!r}.")
         if not depths or not all(is_whole(depth) for depth in depths):
@@ -149,7 +149,7 @@ class ResNet(Module):
             residual = Sequential()
             for index in range(depth):
                 stride = 1 if index else 2 if stage else first_stride
-                inside = block_norm if stage == 0 and index < blocks else BatchNorm2d
+                inside = block_norm if sum(depths[:stage]) + index < blocks else BatchNorm2d
                 residual.append(block(channels, width * 2**stage, stride, inside))
                 channels = width * 2**stage * block.expansion
             self.stages.append(residual)

@@ -20,7 +20,7 @@ class Trial(Described):
         layer: what is replaced: bn (nothing), zca or pca (decorrelated batch norm), denoise (PCA denoising), gcp.
         method: how it is differentiated: svd (the papers' analytic one), pi, clip, svd-pi, taylor, exact, newton, ...
         d: channels of a group; None for all.
-        where: first (the norm after conv1), block (all norms of the first block) or stage (those of the first stage).
+        where: first (the norm after conv1), block (all norms of the first block), stage (those of the first stage) or all.
         eps, iterations, energy, rank: the layer's options; iterations is K of Taylor or the power iterations.
         running: what evaluation averages: covariance, or as NIPS19 prints it whitening (zca, pca) or subspace (denoise).
         treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.

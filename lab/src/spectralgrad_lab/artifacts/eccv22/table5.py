@@ -1,6 +1,7 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
 from ..protocols.conditioning import PAPER_SAYS, SMOKE, TABLE4, treatments
+from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
 from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Figure, Spec
@@ -45,7 +46,7 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="Pooling of 16 channels.",
-        short="No ImageNet here: pooling of 64 channels on CIFAR-10.",
+        short=POOL_SAYS,
         paper=f"{PAPER_SAYS} Ours are errors, 100 % less the accuracy.",
     ),
     claim="NOG, OW and OLR together are best, 0.7 % above SVD, and the solver never fails.",

@@ -3,7 +3,7 @@ from spectralgrad_lab.records.results import Printed, Scale
 from ..protocols.protocol import DEFLATION_SAYS, NIPS19, PI, SVD, SVD_PI, both_deflations, by_d, cells, cifar, says, seeds
 from ..spec import Entry, Spec
 
-SIZES = {"smoke": (4, 16, 64), "short": (4, 16, 64), "paper": (4, 8, 16, 32, 64)}
+SIZES = {"smoke": (4, 16, 64), "short": (4, 8, 16, 32, 64), "paper": (4, 8, 16, 32, 64)}
 
 # PAMI's Table 4 repeats these rows.
 ROWS: dict[str, tuple[str | None, ...]] = {

@@ -43,7 +43,7 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="One network, d = 16.",
-        short=f"d = 4, 16, 64; of ResNet-50 SVD-Taylor at d = 64 and batch norm. {SAYS}",
+        short=f"d = 16, 64; of ResNet-50 SVD-Taylor at d = 64 and batch norm, 3 seeds. {SAYS}",
         paper=SAYS,
     ),
     claim="SVD-Taylor is better than SVD-PI and than batch norm with both networks, best at d = 32.",

@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
-from ..protocols.pooling import alexnet
+from ..protocols.pooling import SHORT_SAYS, alexnet
 from ..protocols.protocol import SVD_PI, TAYLOR, Change, both_deflations, cells, says
 from ..spec import Entry, Spec
 
@@ -45,7 +45,7 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="The digits network with covariance pooling of 16 channels.",
-        short=f"No ImageNet here: AlexNet with pooling of 64 channels on CIFAR-10. {BREAKS}",
+        short=f"{SHORT_SAYS} {BREAKS}",
         paper="AlexNet's protocol is not in the text: ECCV22's for pooling, 60 epochs, lr 0.1, x0.1 after 30 and 45, "
         f"weight decay 1e-4, batch 256; our AlexNet has batch norm. {BREAKS}",
     ),

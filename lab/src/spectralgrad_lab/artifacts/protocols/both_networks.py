@@ -16,7 +16,7 @@ SAYS = f"SVD-PI has eps = 1e-4 and a running subspace, of NIPS19; SVD-Taylor eps
 
 def both_networks(scale: Scale, base: Trial, trials18: int, trials50: int) -> tuple[Entry, ...]:
     """Smoke has one network; short has ResNet-50 with batch norm and SVD-Taylor at d = 64 alone."""
-    sizes = {"smoke": (16,), "short": (4, 16, 64), "paper": SIZES}[scale]
+    sizes = {"smoke": (16,), "short": (16, 64), "paper": SIZES}[scale]
     found: tuple[Entry, ...] = ()
     for name, trials in {"ResNet18": trials18, "ResNet50": trials50}.items():
         if name == "ResNet50" and scale == "smoke":
@@ -24,7 +24,8 @@ def both_networks(scale: Scale, base: Trial, trials18: int, trials50: int) -> tu
         own = {f"{name} {method}": {**network(scale, name.lower()), **change} for method, change in METHODS.items()}
         if name == "ResNet50" and scale == "short":
             own, sizes = {"ResNet50 SVD-Taylor": own["ResNet50 SVD-Taylor"]}, (64,)
-        found += cells(base, own, by_d(*sizes), seeds(scale, trials))
+        count = seeds(scale, trials, short=3 if name == "ResNet50" else 5)
+        found += cells(base, own, by_d(*sizes), count)
         norm = {f"{name} BN": {**network(scale, name.lower()), **BN}}
-        found += cells(base, norm, {BATCH_NORM: {}}, seeds(scale, trials))
+        found += cells(base, norm, {BATCH_NORM: {}}, count)
     return found

@@ -30,7 +30,8 @@ TABLE4 = (SVD, *(f"SVD + {name}" for name in NAMES), "SVD + NOG + OW", "SVD + NO
 SMOKE = (SVD, "SVD + SN", "SVD + OW", "SVD + NOG", "SVD + OLR", "SVD + NOG + OW + OLR", NEWTON)
 
 SMOKE_SAYS = "Groups of 8 channels."
-SHORT_SAYS = "ResNet-18 in the place of ResNet-50."
+EPOCHS = 16  # at short
+SHORT_SAYS = f"ResNet-18 in the place of ResNet-50; {EPOCHS} epochs."
 PAPER_SAYS = (
     "«SVD» is Taylor(9): the paper uses a stable gradient. eps is not in the text: 1e-2. With OW, NOG and OLR act on what "
     "the optimizer holds, and OW starts at a random skew matrix: that of the kernel, reshaped."
@@ -73,5 +74,7 @@ def decorrelation(
     base = cifar(scale, data, **LAYER, **network(scale, "resnet50" if scale == "paper" else "resnet18"))
     if scale == "smoke":
         base = replace(base, d=8)
+    if scale == "short":
+        base = replace(base, epochs=EPOCHS)
     rows = {label: BN if label == "BN" else treatments(label) for label in labels}
     return cells(base, rows, {column: {}}, seeds(scale, trials))
