@@ -24,7 +24,7 @@ from lab_support.tiny_imagenet import save
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data import DataError, open_source, stream
 from spectralgrad_lab.data.decode import decode
-from spectralgrad_lab.data.folder import MEAN, SIZE, Streamed, open_folder
+from spectralgrad_lab.data.folder import SIZE, Streamed, open_folder
 from spectralgrad_lab.data.stream import STAND_INS, WORKERS, worker_count
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -73,7 +73,8 @@ def test_folders_are_classes(root: Path) -> None:
     assert x.dtype == torch.uint8
     assert y.tolist() == [0] * TEST + [1] * TEST
     assert x[:, :, 9, 9].tolist() == [[255, 10 * i, 0] for i in range(TEST)] + [[0, 10 * i, 255] for i in range(TEST)]
-    torch.testing.assert_close(data.mean / 255, torch.tensor(MEAN, dtype=torch.float64))
+    torch.testing.assert_close(data.mean / 255, torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64))
+    torch.testing.assert_close(data.std / 255, torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64))
     assert open_source("folder", root).test_count == 2 * TEST
 
 

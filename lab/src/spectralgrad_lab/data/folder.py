@@ -21,7 +21,10 @@ SIZE = 224
 CPU = torch.device("cpu")
 BROKEN = ("refuse", "skip")
 # Of ImageNet's training images, as everybody has them; other folders are standardised by the same.
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN, STD = (
+    (LEVELS - 1) * torch.tensor(by_channel, dtype=torch.float64)
+    for by_channel in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +39,9 @@ class Streamed:
         classes: how many.
         skip: whether broken files are skipped. In training the next whole file of the list takes the place of a broken
             one, so that batches keep their size; in a test it is left out.
-        device: where batches, mean and std are wanted.
+        device: where the batches are wanted.
         met: the broken files so far, in order.
+        mean, std: by channel, in the units of the images.
     """
 
     train: Files
@@ -46,17 +50,11 @@ class Streamed:
     skip: bool = False
     device: torch.device = CPU
     met: dict[str, None] = field(default_factory=dict)
+    mean: Tensor = MEAN
+    std: Tensor = STD
 
     channels = 3
     size = SIZE
-
-    @property
-    def mean(self) -> Tensor:
-        return torch.tensor(MEAN, dtype=torch.float64, device=self.device) * (LEVELS - 1)
-
-    @property
-    def std(self) -> Tensor:
-        return torch.tensor(STD, dtype=torch.float64, device=self.device) * (LEVELS - 1)
 
     @property
     def train_count(self) -> int:
@@ -71,7 +69,7 @@ class Streamed:
         return tuple(self.met)
 
     def on(self, device: torch.device) -> "Streamed":
-        return replace(self, device=device, met={})
+        return replace(self, device=device, met={}, mean=self.mean.to(device), std=self.std.to(device))
 
     def train_batches(
         self,
