@@ -124,7 +124,8 @@ def run(
 def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
     with Bars(len(spec.trials(scale))) as bars:
         run_spec(spec, scale, store, progress=bars, say=lambda text: bars.progress.console.print(escape(text)), **how)
-    from spectralgrad_lab.report.tables import arrange, measure
+    from spectralgrad_lab.report.cells import measure
+    from spectralgrad_lab.report.tables import arrange
 
     if spec.entries:
         _print(arrange([measure(entry, store) for entry in spec.entries(scale)]))
