@@ -76,13 +76,13 @@ def test_the_papers_table_stands_beside_ours(reader: Reader) -> None:
     text = reader.sections["pami-table4"]
     for words in (
         "The paper's whole table",
-        "success rate, printed",
-        "mean, printed",
+        "d = 4: printed",
+        "d = 4: ours",
         "46.7%",
         "illegible",
         "Misprint",
         "the minimum, 4.59, is above the mean",
-        "Ours, with what is printed",
+        "Printed and ours, side by side",
         "100 % (3/3)",
         "0 % (0/3)",
         "SVD-Taylor never fails",

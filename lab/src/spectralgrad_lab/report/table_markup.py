@@ -18,7 +18,7 @@ def tables(found: Findings) -> Markup:
     merged = compare(found.spec.printed, found.cells) if found.cells and found.scale != "smoke" else []
     theirs = _theirs(found)
     if merged:
-        head = element("h4", "Ours, with what is printed in lines of its own")
+        head = element("h4", "Printed and ours, side by side")
         whole = element("details", element("summary", "The paper's whole table"), *theirs)
         return join(head, *_ours(found, merged), whole, _differences(found))
     ours = _ours(found, arrange(found.cells) if found.cells else []) + _computed(found)
