@@ -24,7 +24,7 @@ from .described import Described
 from .machine import circumstances, slug
 from .outcome import Outcome, outcome_of
 from .recording import Files, Line, Recording, StoreError, open_recording, read_lines, refusal
-from .results import Computed, Curve, GalleryPicture, Printed, Surface
+from .results import Axes, Computed, Curve, GalleryPicture, Printed, Surface
 from .strict_json import to_json
 from .trial import FORMAT, Trial
 
@@ -239,4 +239,5 @@ def _decode_computed(x: dict[str, Any]) -> Computed:
         log=x["log"],
         agrees=x["agrees"],
         remarks=tuple(x["remarks"]),
+        axes=tuple(Axes(**axes) for axes in x.get("axes", [])),
     )

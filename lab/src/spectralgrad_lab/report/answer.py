@@ -38,6 +38,8 @@ def trained(found: Findings) -> str:
     """
     trials = trials_of(found.entries)
     if not trials:
+        if found.spec.kind == "computed" and found.spec.make is not None:
+            return "A training was repeated and looked into."
         did = {"timing": "Steps were timed, nothing was trained to its end.", "style": "Style networks were trained."}
         return did.get(found.spec.kind, "Computed; nothing was trained.")
     networks = _list(MODELS.get(trial.model.partition("-")[0], trial.model) for trial in trials)
@@ -45,7 +47,8 @@ def trained(found: Findings) -> str:
     data = _list(DATA.get(trial.data, trial.data) for trial in trials)
     epochs = _list(str(trial.epochs) for trial in trials)
     seeds = _list(str(len(entry.trials)) for entry in found.entries)
-    return f"{networks} with {layers} on {data}, {epochs} epoch{_s(epochs)}, {seeds} seed{_s(seeds)} a cell."
+    what = f"{networks} with {layers} on {data}, {epochs} epoch{_s(epochs)}, {seeds} seed{_s(seeds)} a cell."
+    return what[0].upper() + what[1:]
 
 
 def answer(found: Findings) -> str:

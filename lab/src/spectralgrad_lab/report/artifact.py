@@ -66,13 +66,8 @@ def _failures(found: Findings) -> Markup:
 def _remarks(found: Findings) -> Markup:
     if found.result is None:
         return Markup("")
-    agrees = {
-        True: element("p", "Equal to the paper's own numbers.", class_="good"),
-        False: element("p", "Differs from the paper's own numbers.", class_="bad"),
-        None: Markup(""),
-    }[found.result.agrees]
-    listed = element("ul", *(element("li", text) for text in found.result.remarks), class_="notes")
-    return join(agrees, listed if found.result.remarks else "")
+    said = [text for text in found.result.remarks if text != answer(found)]
+    return element("ul", *(element("li", text) for text in said), class_="notes") if said else Markup("")
 
 
 def _figure(found: Findings, pictures: Sequence[bytes]) -> Markup:

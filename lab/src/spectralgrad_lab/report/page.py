@@ -21,6 +21,7 @@ from spectralgrad_lab.records.machine import slug
 from spectralgrad_lab.records.results import SCALES, Scale
 from spectralgrad_lab.records.store import Store, StoreError
 
+from .answer import answer
 from .artifact import section
 from .findings import Findings, files_of, gather, pictures_of
 from .legend import legend
@@ -154,13 +155,15 @@ def _contents(everything: Sequence[Findings]) -> Markup:
 
 
 def _summary(everything: Sequence[Findings]) -> Markup:
-    head = element("tr", *(element("th", name, scope="col") for name in ("id", "shows", "scale", "state")))
+    head = element("tr", *(element("th", name, scope="col") for name in ("id", "shows", "state", "answer")))
     rows = []
     for found in everything:
         link = element("a", found.spec.id, href=f"#{slug(found.spec.id)}")
         soft = None if found.has_records else "lost"
-        cells = [element("td", found.spec.shows, class_="wide"), element("td", found.scale)]
-        rows.append(element("tr", element("th", link, scope="row"), *cells, element("td", found.state, class_=soft)))
+        came = answer(found) if found.has_records and not found.problem else ""
+        words = [(found.spec.shows, "wide"), (found.state, soft or "wide"), (came, "wide")]
+        cells = [element("td", text, class_=kind) for text, kind in words]
+        rows.append(element("tr", element("th", link, scope="row"), *cells))
     drawn = element("table", element("thead", head), element("tbody", *rows), class_="words")
     return element("div", drawn, class_="scroll", tabindex=0, role="region", aria_label="Summary")
 

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 from spectralgrad_lab.artifacts.spec import Entry, Figure, Form, Spec, trials_of
 from spectralgrad_lab.records.outcome import number
 from spectralgrad_lab.records.recording import Line
-from spectralgrad_lab.records.results import Computed, Curve
+from spectralgrad_lab.records.results import Axes, Computed, Curve
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
@@ -59,13 +60,21 @@ def panels_of_computed(spec: Spec, result: Computed) -> list[Panel]:
     for surface in result.surfaces:
         for kind, title in ((SURFACE, "surface"), (CONTOUR, "contours")):
             drawn.append(Panel(title, kind, x_label=surface.x_label, y_label=surface.y_label, surface=surface))
-    if result.curves and spec.form == "points":
+    if result.axes:
+        drawn += [_of_axes(axes, result) for axes in result.axes]
+    elif result.curves and spec.form == "points":
         drawn += _clouds(result)
     elif result.curves:
         lines = tuple(_line(curve) for curve in result.curves)
         form: PanelKind = "arrows" if spec.form == "direction" and _are_arrows(result.curves) else "lines"
         drawn.append(Panel("", form, lines, result.x_label, result.y_label, result.log))
     return drawn
+
+
+def _of_axes(axes: Axes, result: Computed) -> Panel:
+    head = f"{axes.title}: "
+    own = [replace(curve, label=curve.label.removeprefix(head)) for curve in result.curves if curve.label.startswith(head)]
+    return Panel(axes.title, "lines", tuple(_line(curve) for curve in own), axes.x_label, axes.y_label, axes.log)
 
 
 def _clouds(result: Computed) -> list[Panel]:
