@@ -38,6 +38,9 @@ def test_pairs_are_of_one_seed_and_of_three_at_least() -> None:
     [found] = differences([norm, whitened], [base, cell(whitened, (9.0, 5.0, 1.5), (3, 2, 0))])
     assert (found.row, found.reference, found.values) == ("Exact", "BN", (1.0, 1.0, 0.5))
     assert differences([norm, whitened], [base, cell(whitened, (9.0, 5.0), (3, 2))]) == []
+    fewer = cell(norm, (1.0, 2.0, 4.0), (0, 1, 2))  # a seed failed in the reference: it has no pair
+    [found] = differences([norm, whitened], [fewer, cell(whitened, (9.0, 5.0, 1.5, 2.5), (3, 2, 0, 1))])
+    assert found.values == (1.0, 0.5, 0.5)
 
 
 def test_the_reference_is_batch_norm_of_the_same_network_and_data_or_the_first_row() -> None:
