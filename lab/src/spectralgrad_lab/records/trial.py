@@ -17,6 +17,7 @@ class Trial(Described):
     Args:
         data: digits, cifar10, cifar100, tinyimagenet or folder.
         model: digits, resnet18, resnet50, alexnet, resnet18-gcp, ...: see `models`.
+        width: channels of the first stage.
         layer: what is replaced: bn (nothing), zca or pca (decorrelated batch norm), denoise (PCA denoising), gcp.
         method: how it is differentiated: svd (the papers' analytic one), pi, clip, svd-pi, taylor, exact, newton, ...
         d: channels of a group; None for all.
@@ -24,8 +25,15 @@ class Trial(Described):
         eps, iterations, energy, rank: the layer's options; iterations is K of Taylor or the power iterations.
         running: what evaluation averages: covariance, or as NIPS19 prints it whitening (zca, pca) or subspace (denoise).
         treatments: of the weight before the layer, of {SN, OL, OW, NOG, OLR}.
+        epochs: how often all images are seen.
+        batch: images of a step.
+        lr, momentum, weight_decay: of SGD.
         milestones: epochs after which the learning rate is multiplied by gamma.
+        gamma: what the learning rate is multiplied by after each milestone.
+        augment: crop and flip the images at random.
         train_samples, test_samples: how many images of each set are used; None for all.
+        precision: 32-true, 64-true, bf16-mixed, 16-mixed or bf16-true.
+        seed: of weights, batches and augmentation.
         schedule: steps (milestones and gamma) or onecycle (lr is the peak, after 30 % of the steps, then a cosine to 0).
         nesterov: of SGD's momentum.
         drop_last: leave out the images of an epoch that do not fill a batch: then every step can be one CUDA graph.
