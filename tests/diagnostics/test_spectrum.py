@@ -9,6 +9,7 @@ import torch
 
 from spectralgrad.diagnostics import ConditionMonitor
 from spectralgrad.diagnostics.record import COLUMNS
+from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, PCADenoise1d
 from spectralgrad.nn.pooling import CovariancePool2d
 from support import cases
@@ -115,3 +116,45 @@ def test_a_covariance_that_is_not_finite_is_marked() -> None:
     assert broken["at_floor"] is broken["kept_rank"] is None
     assert math.isfinite(fine["condition"])
     assert "nan" in monitor.table()
+
+
+# The condition on the range.
+
+
+def after_a_linear_map(inputs: int, samples: int) -> tuple[DecorrelatedBatchNorm1d, torch.Tensor]:
+    """(samples, D) that a map of ``inputs`` numbers made."""
+    x = cases.random(samples, inputs, seed=1) @ cases.random(inputs, D, seed=2)
+    return DecorrelatedBatchNorm1d(D, dtype=torch.float64), x
+
+
+@pytest.mark.parametrize(
+    ("inputs", "count", "said", "expected"),
+    [(3, 40, 3, 3), (3, 40, None, D), (9, 4, 9, 3), (9, 4, None, 3), (9, 40, 9, D), (9, 40, 2, 2)],
+)
+def test_condition_on_the_range(inputs: int, count: int, said: int | None, expected: int) -> None:
+    """l_1 / l_r, before eps: r is the least of channels, inputs and samples less one, and said in the record."""
+    layer, x = after_a_linear_map(inputs, count)
+    given = {} if said is None else {"inputs": {"DecorrelatedBatchNorm1d": said}}
+    [record] = one(layer, x, **given)
+    w = np.linalg.eigvalsh(np.cov(x.numpy(), rowvar=False, bias=True))[::-1]
+    assert record["range"] == expected
+    if min(inputs, count - 1) >= expected:
+        assert record["condition_range"] == pytest.approx(w[0] / w[expected - 1], rel=1e-8)
+        assert record["condition_range"] < 1e6
+    else:
+        assert record["condition_range"] > 1e12  # beyond the range there is rounding alone
+    assert (record["condition"] == record["condition_range"]) == (expected == D)
+
+
+def test_samples_of_pooling_are_the_positions_of_one_image() -> None:
+    pool = CovariancePool2d(12, reduced=None)
+    [record] = one(pool, cases.random(5, 12, 3, 3, dtype=torch.float32))
+    assert record["range"] == 8
+    assert record["condition_range"] < 1e5 < record["condition"]
+    [record] = one(pool, cases.random(5, 7, 12, dtype=torch.float32))  # tokens
+    assert record["range"] == 6
+
+
+def test_inputs_are_whole_numbers() -> None:
+    with pytest.raises(OptionError, match="inputs must be whole numbers >= 1, got 0 for 1"):
+        ConditionMonitor(model(), inputs={"1": 0})

@@ -39,7 +39,7 @@ def test_csv_round_trip_and_append(tmp_path: Path) -> None:
     assert read(path) == new
     assert new[-1]["condition"] == math.inf
     assert [r["step"] for r in new] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert path.read_text().count("condition") == 1
+    assert path.read_text().count("smallest_gap") == 1
 
 
 def test_csv_cut_in_a_line_is_repaired(tmp_path: Path) -> None:

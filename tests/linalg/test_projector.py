@@ -204,6 +204,26 @@ def test_scale_does_not_matter() -> None:
 # The papers' iterations
 
 
+def test_through_the_vectors() -> None:
+    """The same function, and the same gradient where nothing ties; a tie on one side meets the bare rule."""
+    M, G = with_values([1.0, 2.0, 3.5, 6.0]), cases.random(4, 4, seed=2)
+
+    def gradient(through: Any, rule: sg.Rule) -> Tensor:
+        X = M.clone().requires_grad_()
+        P = sg.projector(X, rank=2, through=through, gradient=rule)
+        torch.testing.assert_close(P, sg.projector(M, rank=2))
+        return torch.autograd.grad(P, X, G)[0]
+
+    for rule in (sg.Analytic(), sg.Taylor(1)):
+        torch.testing.assert_close(gradient("vectors", rule), gradient("projector", rule))
+    tied = torch.diag(torch.tensor([4.0, 4.0, 1.0], dtype=torch.float64)).requires_grad_()
+    for through, finite in (("projector", True), ("vectors", False)):
+        P = sg.projector(tied, rank=2, through=through, gradient=sg.Analytic())  # type: ignore[arg-type]
+        assert bool(torch.autograd.grad((P * G[:3, :3]).sum(), tied)[0].isfinite().all()) == finite
+    with pytest.raises(sg.errors.OptionError, match='through must be "projector" or "vectors"'):
+        sg.projector(tied, rank=2, through="pairs")  # type: ignore[arg-type]
+
+
 def test_power_iterations() -> None:
     M = with_values([0.1, 0.2, 2.0, 4.0])
     options: dict[str, Any] = {"rank": 2, "gradient": sg.PowerIteration(30, max_energy=None)}

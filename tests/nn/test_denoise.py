@@ -101,6 +101,44 @@ def test_eval_projector_is_a_projector(options: dict[str, Any], dtype: torch.dty
         torch.testing.assert_close(wide, sg.projector(layer.running_covariance, **options))
 
 
+def test_running_subspace_is_averaged_and_projected_again() -> None:
+    """NIPS19 Alg. 1: the mean of the batches' projectors; in eval mode the projector nearest to it."""
+    for options in ({"rank": 2}, {"energy": 0.8}):
+        layer = PCADenoise2d(6, running="subspace", momentum=0.5, dtype=torch.float64, **options)
+        assert "running_covariance" not in dict(layer.named_buffers())
+        mean = torch.eye(6, dtype=torch.float64)
+        for step in range(6):
+            x = images(seed=step)
+            layer(x)
+            mean = (mean + sg.projector(sg.covariance(standardise(rows(x)[0].mT, layer.eps).mT), **options)) / 2
+        torch.testing.assert_close(layer.running_subspace, mean)
+        assert (mean @ mean - mean).abs().max() > 1e-3  # which is no projector
+        P = layer.eval().running_projector(torch.float64)[0]
+        torch.testing.assert_close(P @ P, P, rtol=0, atol=1e-13)
+        w, V = torch.linalg.eigh(mean)
+        kept = options.get("rank", int((w > 0.5).sum()))
+        assert int(P.trace().round()) == kept < 6
+        torch.testing.assert_close(P, V[:, -kept:] @ V[:, -kept:].mT)
+        again = PCADenoise2d(6, running="subspace", dtype=torch.float64, **options)
+        again.load_state_dict(layer.state_dict())
+        assert torch.equal(again.eval()(x), layer(x))
+        again.load_state_dict(nn.BatchNorm2d(6).state_dict())  # a batch norm keeps every direction
+        torch.testing.assert_close(again.running_subspace, torch.eye(6, dtype=torch.float64))
+
+
+def test_a_tie_of_kept_components_matters_to_the_vectors_alone() -> None:
+    """Two pairs of channels, uncorrelated with each other: the covariance is diag(2, 2, 0, 0), two tied components kept."""
+    signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)
+    x = signs.repeat_interleave(2, 1).repeat(4, 1)
+    tied = {"rank": 2, "gradient": sg.Analytic(), "dtype": torch.float64, "eps": 1e-12}
+    assert gradient(PCADenoise1d(4, **tied), x).isfinite().all()
+    assert not gradient(PCADenoise1d(4, through="vectors", **tied), x).isfinite().all()
+    near = x + 0.3 * cases.random(16, 4, seed=1)  # without a tie both are the gradient of one function
+    apart = {"rank": 2, "gradient": sg.Exact(), "dtype": torch.float64}
+    same = [gradient(PCADenoise1d(4, through=through, **apart), near) for through in ("vectors", "projector")]
+    torch.testing.assert_close(*same)
+
+
 def test_running_statistics() -> None:
     layer = PCADenoise2d(6, rank=2, momentum=0.25, dtype=torch.float64)
     assert {name: tuple(value.shape) for name, value in layer.named_buffers()} == {
@@ -221,6 +259,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "eps": {"energy": 0.8, "eps": 1.0},
     "gradient": {"energy": 0.8, "gradient": sg.Taylor(1)},
     "solver": {"energy": 0.8, "solver": sg.PowerDeflation(1)},
+    "running": {"energy": 0.8, "running": "subspace"},
     "momentum": {"energy": 0.8, "momentum": 0.9},
     "track_running_stats": {"energy": 0.8, "track_running_stats": False},
     "affine": {"energy": 0.8, "affine": False},
@@ -251,6 +290,8 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     *(({"solver": value}, "solver must be an eigensolver") for value in ("lapack", sg.NewtonSchulz())),
     ({"gradient": sg.Exact(), "solver": sg.PowerDeflation(9)}, "PowerDeflation brings its own gradient"),
     ({"process_group": "world"}, "process_group must be"),
+    ({"through": "pairs"}, 'through must be "projector" or "vectors"'),
+    ({"running": "whitening"}, 'running must be "covariance" or "subspace"'),
 ]
 
 

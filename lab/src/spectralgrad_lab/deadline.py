@@ -34,6 +34,14 @@ class Deadline:
     def is_over(self) -> bool:
         return time.time() >= self.at
 
+    def is_nearer_than(self, seconds: float) -> bool:
+        """Whether work of so many seconds would end too late.
+
+        >>> Deadline.after(10).is_nearer_than(20), Deadline.after(10).is_nearer_than(1), NEVER.is_nearer_than(1e9)
+        (True, False, False)
+        """
+        return time.time() + seconds >= self.at
+
     @property
     def seconds_left(self) -> float | None:
         """None for ever."""

@@ -261,9 +261,9 @@ def test_treatments_take_part_in_the_timed_step(asked: tuple[str, ...], monkeypa
     for name, attribute in TREATMENTS.items():
         original = getattr(sg.orthogonal, attribute)
 
-        def noted(*args: object, name: str = name, original: Callable[..., object] = original) -> object:
+        def noted(*args: object, name: str = name, original: Callable[..., object] = original, **how: object) -> object:
             used.add(name)
-            return original(*args)
+            return original(*args, **how)
 
         monkeypatch.setattr(sg.orthogonal, attribute, noted)
     trial: Trial = replace(_protocol.DIGITS, layer="zca", method="taylor", d=8, batch=16, treatments=asked)

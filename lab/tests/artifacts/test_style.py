@@ -22,6 +22,7 @@ from spectralgrad_lab.artifacts import style as style_artifacts
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Spec
 from spectralgrad_lab.artifacts.whitening_figure import correlated, whitening_matrices
+from spectralgrad_lab.data.artworks import embedded_artworks
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.drawing import encoded
 from spectralgrad_lab.models.wct import StyleNetwork, StylePair
@@ -41,7 +42,7 @@ class Blend(nn.Module):
     """In the place of a trained network: the middle of content and exemplar."""
 
     def stylise(self, content: Tensor, style: Tensor, domain: str) -> Tensor:
-        assert domain in STYLES
+        assert domain in (*STYLES, "cezanne")
         return (content + style) / 2
 
 
@@ -210,7 +211,8 @@ def test_pictures_of_the_data_are_marked_as_such(trainings: Trainings, place: Wo
 
 
 def test_photographs_are_taken_in_turn() -> None:
-    where = Studio("smoke", Workplace(Path()), SimpleNamespace(test={"photo": range(4)}), torch.device("cpu"))  # type: ignore[arg-type]
+    pictures = SimpleNamespace(test={"photo": range(4), **dict.fromkeys(STYLES, range(2))})
+    where = Studio("smoke", Workplace(Path()), pictures, torch.device("cpu"))  # type: ignore[arg-type]
     assert next_rows(where, 2, 1) == [("monet", 2), ("ukiyoe", 3), ("vangogh", 0)]
 
 
@@ -243,10 +245,28 @@ def test_as_is_trains_nothing(trainings: Trainings, place: Workplace) -> None:
 
 
 def test_at_paper_scale_every_domain_has_a_network_of_its_own(place: Workplace) -> None:
-    where = Studio("paper", place, None, torch.device("cpu"))  # type: ignore[arg-type]
+    drawn = embedded_artworks(8, 2)
+    where = Studio("paper", place, drawn, torch.device("cpu"))
+    assert where.trial("PI-WCT", "monet").deflation == "printed"
+    assert where.trial("SVD-WCT", "monet").deflation == "two-sided"
     assert [where.trial("PI-WCT", domain).domains for domain in STYLES] == [(domain,) for domain in STYLES]
-    where = Studio("short", place, None, torch.device("cpu"))  # type: ignore[arg-type]
+    where = Studio("short", place, drawn, torch.device("cpu"))
     assert len({where.trial("PI-WCT", domain).key for domain in STYLES}) == 1
+
+
+def test_cezanne_is_a_column_where_there_are_pictures(trainings: Trainings, place: Workplace) -> None:
+    where = studio("smoke", place)
+    assert where.styles == STYLES
+    assert any("Cezanne" in text for text in where.remarks("SVD-WCT"))
+    for pictures in (where.artworks.train, where.artworks.test):
+        pictures["cezanne"] = pictures["monet"].flip(1)
+    result = made("pami-table9", place)
+    assert result.tables[0].columns == ("Cezanne", "Monet", "Ukiyoe", "Vangogh")
+    assert not any("Cezanne" in text for text in result.remarks)
+    assert trainings.seen[-1].domains == ("vangogh", "monet", "ukiyoe", "cezanne")
+    columns = made("pami-table8", place).tables[0].columns
+    assert columns[:4] == ("Cezanne: Acc.", "Cezanne: Δ Acc.", "Monet: Acc.", "Monet: Δ Acc.")
+    style_studio._opened.cache_clear()
 
 
 # --- Figure 2

@@ -63,7 +63,7 @@ def test_run_takes_several_and_shows_each(tmp_path: Path, capsys: Captured) -> N
 def test_out_of_seconds_is_exit_code_3_and_the_same_command_goes_on(tmp_path: Path, capsys: Captured) -> None:
     command = ["run", "pami-eq60", "--records", str(tmp_path / "r")]
     assert main([*command, "--seconds", "0"]) == 3
-    assert capsys.readouterr().err.strip() == "spectralgrad run: out of time; the same command goes on from here."
+    assert capsys.readouterr().err.strip().endswith("out of time; the same command goes on from here.")
     assert Store(tmp_path / "r").load_computed("pami-eq60", "smoke") is None
     assert main([*command, "--seconds", "600"]) == 0
     assert main([*command, "--seconds", "0"]) == 0  # nothing is left to do
@@ -132,7 +132,7 @@ def test_every_field_of_a_trial_is_a_flag_that_reaches_it(tmp_path: Path, monkey
         seen.extend(trials)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(app_module(), "run_trials", note)
+    monkeypatch.setattr(import_module("spectralgrad_lab.cli.train"), "run_trials", note)
     assert main(["train", *flags, "--records", str(tmp_path / "r")]) == 130
     assert seen == [Trial(**values)]  # type: ignore[arg-type]
 

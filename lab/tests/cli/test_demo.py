@@ -1,12 +1,18 @@
 """The demo tells the story: every method at every size, and what fails is in its table."""
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spectralgrad_lab.cli import main
-from spectralgrad_lab.cli.demo import METHODS, SEEDS, SIZES, entries
+from spectralgrad_lab.cli import main, why
+from spectralgrad_lab.cli.demo import BASE, METHODS, SEEDS, SIZES, SPEC, conclusion, entries
+from spectralgrad_lab.records.results import Computed
 from spectralgrad_lab.records.store import Store
+from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.report.findings import gather
+from spectralgrad_lab.style_network.workplace import Workplace
 
 
 def test_the_grid_is_whole() -> None:
@@ -17,10 +23,65 @@ def test_the_grid_is_whole() -> None:
     assert len({trial for entry in made for trial in entry.trials}) == SEEDS * (1 + len(METHODS) * len(SIZES))
 
 
+def end(store: Store, trial: Trial, loss: float, *, fails: bool = False) -> None:
+    with store.recording(trial) as recording:
+        recording.append("epoch", epoch=0, step=12, seconds=1.0, train_loss=loss, test_error=5.0)
+        status, reason = ("failed", "the gradient is not finite") if fails else ("finished", "")
+        recording.append("end", status=status, reason=reason, step=15, test_error=5.0, best_error=5.0)
+
+
+@pytest.mark.parametrize(("failing", "straying"), [("svd", "pi"), ("clip", "exact")])
+def test_the_conclusion_is_what_the_records_say(failing: str, straying: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for entry in entries("smoke"):
+        for trial in entry.trials:
+            if store.outcome(trial) is None:
+                large = trial.layer == "zca" and trial.d == 64
+                end(
+                    store, trial, 2.2 if large and trial.method == straying else 0.1, fails=large and trial.method == failing
+                )
+    store.save_computed("demo-why", "smoke", Computed(remarks=("Why: ties.",)))
+    said = conclusion(store)
+    names = {method: name for name, method in METHODS.items()}
+    assert f"{names[failing]} was not finite in 2 of 10 trainings (d = 64)" in said
+    assert f"{names[straying]} stayed finite yet did not learn in 2 of 10 (d = 64)" in said
+    well = said.partition("all trainings of ")[2].partition(" stayed")[0].split(", ")
+    assert set(well) == {"batch norm", *METHODS} - {names[failing], names[straying]}
+    assert said.endswith("Why: ties.")
+    assert gather(SPEC, "smoke", store).state == "62 of 62 trainings run: 60 finite, 58 converged"  # judged, small as it is
+
+
+def test_the_picture_of_why_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small training in the place of the demo's: gaps, coefficients and gradients are those of its layer."""
+    monkeypatch.setattr(why, "BASE", replace(BASE, width=8, epochs=1, train_samples=256, test_samples=64))
+    found = why.why("smoke", Workplace(tmp_path, None, "cpu", print))
+    curves = {curve.label: curve for curve in found.curves}
+    gaps, inverse = curves[f"{why.GAPS}: d = 64"].y, curves[f"{why.COEFFICIENTS}: SVD: 1/gap"].y
+    assert len(gaps) == 63
+    assert [x for x in inverse if math.isfinite(x)] == pytest.approx([1 / gap for gap in gaps if gap > 0])
+    assert sum(gap < 1e-6 for gap in gaps) > 30  # nine inputs, 64 channels
+    assert max(curves[f"{why.COEFFICIENTS}: SVD-Clip"].y) == 100
+    assert min(curves[f"{why.GAPS}: d = 4"].y) > 1e-5
+    assert len(curves[f"{why.NORMS}: Exact"].y) == 2  # steps
+    assert all(x > 0 for x in curves[f"{why.NORMS}: Exact"].y)
+    assert len(gather(why.WHY, "smoke", _saved(tmp_path, found)).panels) == 4
+    assert found.remarks[0].startswith("Why: at d = 64, in step 2, ")
+
+
+def _saved(folder: Path, found: Computed) -> Store:
+    store = Store(folder)
+    store.save_computed(why.WHY.id, "smoke", found)
+    assert store.load_computed(why.WHY.id, "smoke") == found
+    return store
+
+
 @pytest.mark.slow
 def test_the_demo_shows_what_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "-o", str(tmp_path)]) == 0
-    assert str(tmp_path / "page" / "index.html") in capsys.readouterr().out.replace("\n", "")
+    said = capsys.readouterr().out
+    assert str(tmp_path / "page" / "index.html") in said.replace("\n", "")
+    assert "Conclusion. SVD was not finite in" in said
+    assert (tmp_path / "page" / "demo-why.png").exists()
     store = Store(tmp_path / "records")
     outcomes = {trial: store.outcome(trial) for trial in store.trials()}
     failed = {(trial.method, trial.d) for trial, outcome in outcomes.items() if outcome and outcome.status == "failed"}

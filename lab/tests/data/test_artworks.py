@@ -10,7 +10,7 @@ from torch import Tensor
 from lab_support.shared_data import SHARED
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data import DataError
-from spectralgrad_lab.data.artworks import DOMAINS, embedded_artworks, load_artworks
+from spectralgrad_lab.data.artworks import DOMAINS, embedded_artworks, known_domains, load_artworks
 
 
 def write(root: Path, domain: str, count: int, size: tuple[int, int] = (20, 16)) -> None:
@@ -58,10 +58,26 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "photo" / "001.jpg").write_bytes(b"no picture")
     with pytest.raises(DataError, match=r"001.jpg must be a whole image file"):
         load_artworks(tmp_path, domains=("photo",))
-    with pytest.raises(OptionError, match="domains must be among photo, vangogh, monet, ukiyoe, got"):
+    for wrong in ("..", "a/b", ""):
+        with pytest.raises(
+            OptionError, match="domains must be names of folders, such as photo, vangogh, monet, ukiyoe, got"
+        ):
+            load_artworks(tmp_path, domains=(wrong,))
+    with pytest.raises(DataError, match="must hold artworks/cezanne/"):
         load_artworks(tmp_path, domains=("cezanne",))
     with pytest.raises(OptionError, match="size must be a whole number >= 1, got 0"):
         load_artworks(tmp_path, size=0, domains=("photo",))
+
+
+def test_any_folder_is_a_domain_and_cezanne_is_looked_for(tmp_path: Path) -> None:
+    for name in DOMAINS:
+        write(tmp_path, name, 2)
+    assert known_domains(tmp_path) == DOMAINS
+    write(tmp_path, "cezanne", 4)
+    write(tmp_path, "hokusai", 2)
+    assert known_domains(tmp_path) == (*DOMAINS, "cezanne")
+    found = load_artworks(tmp_path, 8, ("photo", "cezanne", "hokusai"))
+    assert {name: len(found.train[name]) for name in found.train} == {"photo": 1, "cezanne": 3, "hokusai": 1}
 
 
 @pytest.mark.skipif(not (SHARED / "artworks").is_dir(), reason="the artworks are not here")

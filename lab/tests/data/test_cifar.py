@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import shutil
 import struct
 import subprocess
 import sys
@@ -13,13 +14,16 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from lab_support.shared_data import SHARED
 from spectralgrad_lab.data import DataError, load
 from spectralgrad_lab.data.dataset import VARIABLE
+from spectralgrad_lab.data.known import require_known
 from spectralgrad_lab.data.pickles import ADMITTED
 
 N = 20  # images a file
+ALL: dict[str, Any] = {"train_samples": 10**6, "test_samples": 10**6}  # all there are: these sets are not the public ones
 
 
 def content(n: int, seed: int, classes: int, key: bytes) -> dict[bytes, Any]:
@@ -65,7 +69,7 @@ def write_cifar10(root: Path, write: Callable[[Any], bytes] = WRITERS["protocol 
 @pytest.mark.parametrize("writer", WRITERS)
 def test_official_layout_is_read_whoever_wrote_it(writer: str, tmp_path: Path) -> None:
     write_cifar10(tmp_path, WRITERS[writer])
-    data = load("cifar10", tmp_path)
+    data = load("cifar10", tmp_path, **ALL)
     assert data.train_x.shape == (5 * N, 3, 32, 32)
     assert data.train_x.dtype == torch.uint8
     want = [content(N, seed, 10, b"labels") for seed in range(6)]
@@ -85,28 +89,28 @@ def test_cifar100_takes_the_fine_labels(tmp_path: Path) -> None:
     for seed, name in enumerate(("train", "test")):
         extra = {b"coarse_labels": [0] * N, b"filenames": [b"a.png"] * N}
         (folder / name).write_bytes(pickle.dumps(content(N, seed, 100, b"fine_labels") | extra, protocol=2))
-    data = load("cifar100", tmp_path)
+    data = load("cifar100", tmp_path, **ALL)
     assert data.classes == 100
     assert data.train_y.tolist() == content(N, 0, 100, b"fine_labels")[b"fine_labels"]
-    assert torch.equal(load("cifar100", folder).train_x, data.train_x)  # the folder itself will do
+    assert torch.equal(load("cifar100", folder, **ALL).train_x, data.train_x)  # the folder itself will do
 
 
 def test_directory_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_cifar10(tmp_path)
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    assert len(load("cifar10").test_y) == N
+    assert len(load("cifar10", **ALL).test_y) == N
     with pytest.raises(DataError, match="must hold cifar-10-batches-py"):
         load("cifar10", tmp_path / "cifar-10-batches-py" / "elsewhere")
     monkeypatch.delenv(VARIABLE)
-    with pytest.raises(DataError, match=f"Pass --data DIR, or set {VARIABLE}=DIR"):
+    with pytest.raises(DataError, match=rf"Pass --data DIR .*, or set {VARIABLE}=DIR\. Scale smoke needs no data"):
         load("cifar10")
 
 
 def test_a_part_is_always_the_same(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
-    whole, part = load("cifar10", tmp_path), load("cifar10", tmp_path, train_samples=30, test_samples=5)
+    whole, part = load("cifar10", tmp_path, **ALL), load("cifar10", tmp_path, train_samples=30, test_samples=5)
     assert (len(part.train_y), len(part.test_y)) == (30, 5)
-    assert torch.equal(part.train_x, load("cifar10", tmp_path, train_samples=30).train_x)
+    assert torch.equal(part.train_x, load("cifar10", tmp_path, train_samples=30, test_samples=9).train_x)
     found = [int((whole.train_x == image).flatten(1).all(1).nonzero()[0, 0]) for image in part.train_x]
     assert len(set(found)) == 30
     assert found != sorted(found)  # from all files, not the first ones
@@ -222,6 +226,98 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
 
 
+# Sheets and folders of PNGs.
+
+
+def images_of(n: int, seed: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(seed).integers(0, 256, (n, 32, 32, 3), dtype=np.uint8)
+
+
+def sheets_of(images: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """As shared/data/cifar100.py packs them: 10 x 10 images a sheet, row by row."""
+    blobs = []
+    for part in np.split(images, len(images) // 100):
+        sheet = np.vstack([np.hstack(list(row)) for row in part.reshape(10, 10, 32, 32, 3)])
+        buffer = io.BytesIO()
+        Image.fromarray(sheet).save(buffer, "WEBP", lossless=True)
+        blobs.append(buffer.getvalue())
+    return {"": np.frombuffer(b"".join(blobs), np.uint8), "_off": np.cumsum([0, *map(len, blobs)])}
+
+
+def write_sheets(folder: Path, parts: int, classes: int) -> Path:
+    """100 images a part, and 100 for test in the last one; part i starts with label i."""
+    folder.mkdir(parents=True)
+    for part in range(1, parts + 1):
+        held = {f"train{key}": value for key, value in sheets_of(images_of(100, part)).items()}
+        held["y_train"] = (np.arange(100) + part).astype(np.uint8) % classes
+        if part == parts:
+            held |= {f"test{key}": value for key, value in sheets_of(images_of(100, 0)).items()}
+            held["y_test"] = np.arange(100).astype(np.uint8) % classes
+        np.savez(folder / f"part{part}.npz", **held)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "parts", "classes"), [("cifar10", 2, 10), ("cifar100", 3, 100)])
+def test_sheets_are_read_in_the_order_of_their_images(name: str, parts: int, classes: int, tmp_path: Path) -> None:
+    write_sheets(tmp_path / name, parts, classes)
+    data = load(name, tmp_path, **ALL)
+    want = np.concatenate([images_of(100, part) for part in range(1, parts + 1)])
+    assert torch.equal(data.train_x, torch.from_numpy(want).permute(0, 3, 1, 2))
+    assert torch.equal(data.test_x, torch.from_numpy(images_of(100, 0)).permute(0, 3, 1, 2))
+    assert data.train_y.tolist() == [(i + part) % classes for part in range(1, parts + 1) for i in range(100)]
+    assert data.test_y.tolist() == [i % classes for i in range(100)]
+
+
+def spoil_sheet(path: Path, **changes: Any) -> None:
+    with np.load(path) as held:
+        content = {**held, **changes}
+    np.savez(path, **{key: value for key, value in content.items() if value is not None})
+
+
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: path.unlink(), r"part2\.npz is missing\. Pack .* part1\.npz, part2\.npz"),
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:500]), "part2.npz must be a whole .npz file"),
+    "no labels": (lambda path: spoil_sheet(path, y_train=None), "must hold train, train_off and y_train"),
+    "too few labels": (lambda path: spoil_sheet(path, y_train=np.zeros(99, np.uint8)), "must hold 100 labels"),
+    "a label too far": (lambda path: spoil_sheet(path, y_train=np.full(100, 10)), "from 0 to 9.*from 10 to 10"),
+    "objects": (lambda path: spoil_sheet(path, y_train=np.array([leave_mark], dtype=object)), "whole .npz file"),
+    "no sheet": (lambda path: spoil_sheet(path, train=np.zeros(300, np.uint8)), "must hold sheets of 320 x 320"),
+    "floats": (lambda path: spoil_sheet(path, train=np.zeros(300)), "must hold bytes, offsets and labels"),
+}
+
+
+@pytest.mark.parametrize("how", SPOILT)
+def test_spoilt_sheets_are_named(how: str, tmp_path: Path) -> None:
+    spoil, words = SPOILT[how]
+    spoil(write_sheets(tmp_path / "cifar10", 2, 10) / "part2.npz")
+    with pytest.raises(DataError, match=words):
+        load("cifar10", tmp_path, **ALL)
+
+
+def write_pngs(folder: Path) -> Path:
+    for part, count in (("train", 2), ("test", 1)):
+        for label in range(10):
+            (folder / part / f"class{label}").mkdir(parents=True)
+            for i in range(count):
+                image = Image.fromarray(images_of(1, 10 * label + i)[0])
+                image.save(folder / part / f"class{label}" / f"{i}.png")
+    return folder
+
+
+def test_folders_of_pngs_are_read_with_classes_by_name(tmp_path: Path) -> None:
+    folder = write_pngs(tmp_path / "cifar10")
+    data = load("cifar10", tmp_path, **ALL)
+    assert data.train_y.tolist() == [label for label in range(10) for _ in range(2)]
+    assert data.test_y.tolist() == list(range(10))
+    assert torch.equal(data.train_x[3], torch.from_numpy(images_of(1, 11)[0]).permute(2, 0, 1))
+    shutil.rmtree(folder / "test" / "class4")
+    with pytest.raises(DataError, match=r"test/class4 is missing\. Copy"):
+        load("cifar10", tmp_path, **ALL)
+    shutil.rmtree(folder / "train" / "class4")
+    with pytest.raises(DataError, match="must hold 10 folders, one a class, got 9"):
+        load("cifar10", tmp_path, **ALL)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="the real CIFAR-10 is not here")
 def test_the_real_one_is_the_known_one(tmp_path: Path) -> None:
@@ -233,3 +329,12 @@ def test_the_real_one_is_the_known_one(tmp_path: Path) -> None:
     assert torch.bincount(data.test_y).tolist() == [1000] * 10
     known = torch.tensor([[0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]])  # as everybody has them
     torch.testing.assert_close(torch.stack([data.mean, data.std]).float() / 255, known, atol=6e-5, rtol=0)
+    packed = load("cifar10", SHARED)  # the same in sheets
+    assert torch.equal(packed.train_x, data.train_x)
+    assert torch.equal(packed.test_y, data.test_y)
+    for part in ("train", "test"):
+        x, y = getattr(data, f"{part}_x"), getattr(data, f"{part}_y")
+        require_known("cifar10", part, x, y, "")
+        for wrong in (x.flip(1), x[:, [1, 0, 2]], x // 2, x.view(-1, 32, 32, 3).permute(0, 3, 1, 2)):
+            with pytest.raises(DataError, match="packed in another order or scale"):
+                require_known("cifar10", part, wrong, y, "")

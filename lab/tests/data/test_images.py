@@ -1,4 +1,4 @@
-"""Digits, Tiny ImageNet's layout with its grey JPEGs, folders of images; what is missing or damaged is named."""
+"""Digits, and Tiny ImageNet's layout with its grey JPEGs; what is missing or damaged is named."""
 
 import shutil
 from pathlib import Path
@@ -7,36 +7,13 @@ import pytest
 import torch
 from PIL import Image
 
-from lab_support.shared_data import SHARED
+from lab_support.tiny_imagenet import CLASSES, save, write_tiny
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.data import NAMES, DataError, load
-from spectralgrad_lab.data.folder import load_folder
+from spectralgrad_lab.data import NAMES, DataError, load, open_source
 from spectralgrad_lab.data.images import read_images
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
-CLASSES = ("n01443537", "n01629819", "n01641577")
-
-
-def save(path: Path, color: object, size: tuple[int, int] = (64, 64), mode: str = "RGB") -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, color).save(path)  # type: ignore[arg-type]
-    return path
-
-
-def write_tiny(root: Path) -> Path:
-    """Three classes of two images; the second of each is grey, as a few hundred of the real ones are."""
-    folder = root / "tiny-imagenet-200"
-    for index, name in enumerate(CLASSES):
-        save(folder / "train" / name / "images" / f"{name}_0.JPEG", (80 * index, 0, 0))
-        save(folder / "train" / name / "images" / f"{name}_1.JPEG", 40 * index, mode="L")
-        (folder / "train" / name / f"{name}_boxes.txt").write_text("not read")
-    (folder / "wnids.txt").write_text("\n".join(reversed(CLASSES)) + "\n")
-    lines = []
-    for index, name in enumerate(CLASSES):
-        save(folder / "val" / "images" / f"val_{index}.JPEG", (0, 80 * index, 0))
-        lines.append(f"val_{index}.JPEG\t{name}\t0\t0\t63\t63")
-    (folder / "val" / "val_annotations.txt").write_text("\n".join(lines) + "\n")
-    return folder
+ALL = {"train_samples": 10**6, "test_samples": 10**6}  # all there are: these sets are not the public ones
 
 
 def test_digits_are_split_once_and_for_all() -> None:
@@ -55,7 +32,7 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 def test_tiny_imagenet_is_read_with_its_grey_images(tmp_path: Path) -> None:
     write_tiny(tmp_path)
-    data = load("tinyimagenet", tmp_path)
+    data = load("tinyimagenet", tmp_path, **ALL)
     assert data.train_x.shape == (6, 3, 64, 64)
     assert data.train_y.tolist() == [0, 0, 1, 1, 2, 2]  # in the order of wnids.txt
     assert data.test_y.tolist() == [2, 1, 0]
@@ -69,7 +46,7 @@ def test_tiny_imagenet_is_read_with_its_grey_images(tmp_path: Path) -> None:
 def test_a_part_of_tiny_imagenet_reads_only_that(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path)
     part = load("tinyimagenet", tmp_path, train_samples=2, test_samples=1)
-    whole = load("tinyimagenet", tmp_path)
+    whole = load("tinyimagenet", tmp_path, **ALL)
     assert (len(part.train_y), len(part.test_y)) == (2, 1)
     for image, label in zip(part.train_x, part.train_y, strict=True):
         where = (whole.train_x == image).flatten(1).all(1).nonzero()[:, 0].tolist()
@@ -85,7 +62,7 @@ def spoil_image(folder: Path) -> None:
 SPOILT = {
     "a truncated image": (spoil_image, "must be a whole image file"),
     "no image": (lambda f: (f / "val/images/val_1.JPEG").write_text("<html>"), "val_1.JPEG must be a whole image file"),
-    "a missing image": (lambda f: (f / "val/images/val_1.JPEG").unlink(), "val_1.JPEG must be a whole image file"),
+    "a missing image": (lambda f: (f / "val/images/val_1.JPEG").unlink(), "val_1.JPEG is missing"),
     "a missing class": (lambda f: shutil.rmtree(f / "train" / CLASSES[0]), "must hold the images of a class"),
     "no list": (lambda f: (f / "wnids.txt").unlink(), "wnids.txt is missing"),
     "an empty list": (lambda f: (f / "wnids.txt").write_text("\n"), "wnids.txt is empty"),
@@ -105,26 +82,8 @@ def test_what_is_wrong_with_tiny_imagenet_is_named(name: str, tmp_path: Path) ->
     spoil, words = SPOILT[name]
     spoil(write_tiny(tmp_path))
     with pytest.raises(DataError, match=words) as caught:
-        load("tinyimagenet", tmp_path)
+        load("tinyimagenet", tmp_path, **ALL)
     assert "Unpack" in str(caught.value)
-
-
-def write_folder(root: Path) -> Path:
-    for part, count in (("train", 3), ("val", 2)):
-        for name, color in (("cats", RED), ("dogs", BLUE)):
-            for index in range(count):
-                save(root / part / name / f"{index}.png", color, (20, 30))
-    return root
-
-
-def test_folders_are_classes(tmp_path: Path) -> None:
-    data = load_folder(write_folder(tmp_path), size=16)
-    assert data.train_x.shape == (6, 3, 16, 16)
-    assert data.train_y.tolist() == [0, 0, 0, 1, 1, 1]
-    assert data.test_y.tolist() == [0, 0, 1, 1]
-    assert data.train_x[0, :, 8, 8].tolist() == list(RED)
-    assert data.test_x[-1, :, 8, 8].tolist() == list(BLUE)
-    assert load("folder", tmp_path).size == 224
 
 
 def test_the_middle_square_is_taken_and_scaled(tmp_path: Path) -> None:
@@ -144,23 +103,6 @@ def test_images_of_every_mode_become_colour(mode: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("remove", "words"),
-    [("train", "must hold"), ("val", "val is missing"), ("train/dogs", "has classes that .* has not: dogs")],
-)
-def test_what_is_wrong_with_folders_is_named(remove: str, words: str, tmp_path: Path) -> None:
-    shutil.rmtree(write_folder(tmp_path) / remove)
-    with pytest.raises(DataError, match=words):
-        load_folder(tmp_path)
-
-
-def test_empty_folders_are_named(tmp_path: Path) -> None:
-    for part in ("train/cats", "val/cats"):
-        (tmp_path / part).mkdir(parents=True)
-    with pytest.raises(DataError, match="no image was found"):
-        load_folder(tmp_path)
-
-
-@pytest.mark.parametrize(
     ("name", "options", "words"),
     [
         ("cifar", {}, "got 'cifar'. Did you mean cifar10"),
@@ -175,18 +117,7 @@ def test_wrong_options_are_named(name: str, options: dict[str, int], words: str)
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "digits"])
 def test_missing_data_says_what_to_put_where(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"must hold .*/, with .*Put it there, pass another --data DIR, or set"):
-        load(name, tmp_path)
-
-
-@pytest.mark.skipif(not (SHARED / "artworks").is_dir(), reason="the artworks are not here")
-def test_real_photographs_and_paintings_make_a_data_set(tmp_path: Path) -> None:
-    for name in ("monet", "photo"):
-        files = sorted((SHARED / "artworks" / name).glob("*.jpg"))[:8]
-        for part, chosen in (("train", files[:6]), ("val", files[6:])):
-            (tmp_path / part / name).mkdir(parents=True)
-            for file in chosen:
-                shutil.copy(file, tmp_path / part / name)
-    data = load_folder(tmp_path, size=64)
-    assert data.train_x.shape == (12, 3, 64, 64)
-    assert 20 < float(data.std.min()) < 128  # real pictures have contrast
+    with pytest.raises(
+        DataError, match=r"must hold .*/, with .*Put it there, pass another --data DIR .*, or set .*smoke needs no data"
+    ):
+        open_source(name, tmp_path)

@@ -10,9 +10,9 @@ from torch import nn
 import spectralgrad as sg
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenoise2d
 from spectralgrad_lab.models.alexnet import AlexNet
-from spectralgrad_lab.models.build import MODELS, build, pre_svd, watched_layers
+from spectralgrad_lab.models.build import MODELS, build, inputs_of, pre_svd, replace_pre_svd, watched_layers
 from spectralgrad_lab.models.gcp import PooledResNet
-from spectralgrad_lab.models.layers import METHODS, norm_of, watched
+from spectralgrad_lab.models.layers import METHODS, norm_of, pool_of, watched
 from spectralgrad_lab.records.trial import Trial
 from support.cases import random
 
@@ -40,7 +40,7 @@ def test_every_model_takes_every_image(model: str, channels: int, size: int) -> 
     [
         ("resnet18", 32, 3, 4),
         ("resnet50", 32, 3, 4),
-        ("resnet18", 64, 3, 4),  # Tiny ImageNet: the first stage halves
+        ("resnet18", 64, 3, 8),  # Tiny ImageNet: stride 1, as PAMI Table 2 has it
         ("resnet18", 224, 7, 7),
         ("digits", 8, 3, 2),
         ("alexnet", 224, 11, 13),
@@ -50,6 +50,12 @@ def test_every_model_takes_every_image(model: str, channels: int, size: int) -> 
 def test_stem_follows_the_size_of_the_images(model: str, size: int, kernel: int, map_size: int) -> None:
     net: Any = build(replace(SMALL, model=model), 10, 3, size)
     assert net.conv1.kernel_size == (kernel, kernel)
+    assert net.features(images(3, size)).shape[-1] == map_size
+
+
+@pytest.mark.parametrize(("model", "size", "stride", "map_size"), [("resnet18", 64, 2, 4), ("digits", 8, 1, 4)])
+def test_first_stride_is_the_trials(model: str, size: int, stride: int, map_size: int) -> None:
+    net: Any = build(replace(SMALL, model=model, first_stride=stride), 10, 3, size)
     assert net.features(images(3, size)).shape[-1] == map_size
 
 
@@ -108,6 +114,48 @@ def test_iterations_are_the_trials(method: str, name: str, value: Any) -> None:
     assert norm_of(replace(ZCA, method="taylor", iterations=0))(8).gradient == sg.Taylor(0)  # 0 is not «none»
 
 
+@pytest.mark.parametrize("layer", ["zca", "pca", "gcp", "denoise"])
+def test_deflation_of_svd_pi_is_the_trials(layer: str) -> None:
+    """Printed, M - M v v^T with the break at lambda <= eps, where eps is added; two-sided pooling keeps everything."""
+    for deflation in ("two-sided", "printed"):
+        trial = replace(SMALL, layer=layer, method="svd-pi", deflation=deflation, eps=1e-3, iterations=3, d=None)
+        made: Any = pool_of(trial, 8, None) if layer == "gcp" else norm_of(trial)(8)
+        least = 0.0 if layer == "denoise" or (layer, deflation) == ("gcp", "two-sided") else 1e-3
+        assert made.gradient == sg.PowerIteration(3, min_eigenvalue=least, deflation=deflation)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("side", "most"), [(13, 168), (7, 48)])
+def test_printed_svd_pi_keeps_what_a_map_has(side: int, most: int) -> None:
+    """PAMI Table 7: of 256 channels a 13 x 13 map has 168 eigenvalues above eps, a 7 x 7 map 48; the rest is dropped."""
+    trial = replace(SMALL, layer="gcp", method="svd-pi", iterations=2, d=256, eps=1e-2, deflation="printed")
+    x = random(1, 256, side, side, dtype=torch.float32)
+    ranks = {}
+    for change in ("printed", "two-sided"):
+        pool: Any = pool_of(replace(trial, deflation=change), 256, "frobenius")
+        pool.reduce, pool.reduced, pool.output = None, None, "matrix"
+        values = torch.linalg.eigvalsh(pool(x)[0].double())
+        ranks[change] = int((values > 1e-5 * values[-1]).sum())
+    assert ranks["printed"] == most
+    assert ranks["two-sided"] >= 250  # the break by energy takes the last two
+
+
+def test_deflation_changes_the_gradient() -> None:
+    def gradient(**change: Any) -> torch.Tensor:
+        layer = norm_of(replace(ZCA, method="svd-pi", iterations=2, d=4, **change))(4)
+        x = (images(4, 8) * torch.arange(1.0, 5)[:, None, None]).requires_grad_()
+        return torch.autograd.grad((layer(x) * images(4, 8).roll(1, 0)).sum(), x)[0]
+
+    assert not torch.allclose(gradient(), gradient(deflation="printed"), rtol=1e-3, atol=1e-5)
+
+
+def test_denoising_goes_through_what_the_trial_says_and_averages_it() -> None:
+    trial = replace(SMALL, layer="denoise", method="svd", rank=2)
+    made: Any = norm_of(trial)(8)
+    assert (made.through, made.running) == ("projector", "covariance")
+    made = norm_of(replace(trial, through="vectors", running="subspace"))(8)
+    assert (made.through, made.running) == ("vectors", "subspace")
+
+
 def test_denoising_takes_energy_or_rank_and_pooling_its_channels() -> None:
     trial = replace(SMALL, layer="denoise", method="taylor", eps=1e-3)
     for change in ({"energy": 0.9}, {"rank": 3}):
@@ -137,7 +185,15 @@ def test_the_layer_stands_where_the_trial_says() -> None:
         return watched_layers(net)
 
     assert found(ZCA) == ["norm1"]
-    assert found(replace(ZCA, where="block")) == ["stages.0.0.body.1", "stages.0.0.body.4"]
+    block = ["stages.0.0.body.1", "stages.0.0.body.4"]
+    assert found(replace(ZCA, where="block")) == block
+    assert found(replace(ZCA, where="stage")) == [*block, "stages.0.1.body.1", "stages.0.1.body.4"]
+    norms = [
+        name
+        for name, module in build(replace(ZCA, layer="bn"), 10, 3, 32).named_modules()
+        if isinstance(module, nn.BatchNorm2d)
+    ]
+    assert found(replace(ZCA, where="all")) == norms
     assert watched_layers(build(SMALL, 10, 3, 32)) == ["norm1"]  # batch norm can be watched too
     assert watched_layers(build(replace(SMALL, layer="gcp"), 10, 3, 32)) == ["head.0"]
 
@@ -147,6 +203,15 @@ def test_pre_svd_layer_is_the_one_before() -> None:
     assert pre_svd(net) is net.conv1
     net = build(replace(SMALL, layer="gcp", d=8), 10, 3, 32)
     assert pre_svd(net) is net.head[0].reduce[0]
+
+
+def test_inputs_of_the_convolution_before() -> None:
+    assert inputs_of(build(ZCA, 10, 3, 32)) == inputs_of(build(SMALL, 10, 3, 32)) == {"norm1": 27}
+    assert inputs_of(build(replace(ZCA, where="stage"), 10, 3, 32)) == {}  # more inputs than channels
+    assert inputs_of(build(replace(SMALL, layer="gcp", d=8), 10, 3, 32)) == {"head.0": 32}
+    net = build(ZCA, 10, 3, 32)
+    replace_pre_svd(net, sg.orthogonal.OrthogonalConv2d(3, 4, 3))
+    assert inputs_of(net) == {}
 
 
 def test_watched_batch_norm_is_batch_norm_with_a_covariance() -> None:
@@ -183,10 +248,20 @@ def test_watched_batch_norm_is_batch_norm_with_a_covariance() -> None:
         ({"layer": "zca", "d": 3}, "group_size"),
         ({"layer": "bn", "d": 3}, "d must divide"),
         ({"layer": "zca", "running": "mean"}, "running must be"),
-        ({"layer": "zca", "where": "last"}, "where must be first or block"),
+        ({"layer": "zca", "where": "last"}, "where must be one of first, block, stage, all"),
         ({"layer": "bn", "where": "block"}, "no block to replace"),
+        ({"layer": "bn", "where": "stage"}, "no block to replace"),
         ({"layer": "zca", "model": "alexnet", "where": "block"}, "no block to replace"),
         ({"layer": "zca", "model": "resnet18-gcp"}, "layer must be gcp"),
+        ({"layer": "zca", "method": "taylor", "deflation": "printed"}, "deflation is that of svd-pi"),
+        ({"layer": "zca", "method": "pi", "deflation": "printed"}, "pi always deflates as printed"),
+        ({"deflation": "printed"}, "deflation is that of svd-pi"),
+        ({"layer": "zca", "method": "svd-pi", "deflation": "left"}, '"two-sided" or "printed"'),
+        ({"layer": "zca", "through": "vectors"}, "through belongs to layer denoise"),
+        ({"layer": "denoise", "through": "pairs"}, "through must be"),
+        ({"layer": "denoise", "running": "whitening"}, "running must be"),
+        ({"first_stride": 0}, "first_stride must be"),
+        ({"model": "alexnet", "first_stride": 1}, "first_stride is a residual network's"),
         ({"width": 0}, "width must be"),
         ({"width": 0, "model": "alexnet"}, "width must be"),
     ],

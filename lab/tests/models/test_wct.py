@@ -196,14 +196,15 @@ def test_the_papers_own_gradient_is_not() -> None:
 
 @pytest.mark.parametrize("spectrum", POSITIVE_SPECTRA)
 @pytest.mark.parametrize("inverse", [True, False])
-def test_pi_in_training_is_the_algorithm_without_its_loop(spectrum, inverse: bool) -> None:  # type: ignore[no-untyped-def]
-    """The proposition of PAMI: s steps are degree s - 1; what the breaks drop is dropped on both ways."""
+@pytest.mark.parametrize("deflation", ["two-sided", "printed"])
+def test_pi_in_training_is_the_algorithm_without_its_loop(spectrum, inverse: bool, deflation: str) -> None:  # type: ignore[no-untyped-def]
+    """The proposition of PAMI: s steps are degree s - 1, or a degree less through the printed deflation; breaks too."""
     w = spectrum(6)
     M, G = with_spectrum(w, 2), torch.randn(2, 6, 6, dtype=torch.float64, generator=generator())
     found = []
     for training in (True, False):
         X = M.clone().requires_grad_()
-        root = Roots("pi", inverse, eps=1e-3).train(training)(X)
+        root = Roots("pi", inverse, eps=1e-3, iterations=4, deflation=deflation).train(training)(X)
         found.append((root.detach(), torch.autograd.grad((root * G).sum(), X)[0]))
     assert relative_error(found[0][0], found[1][0]) < 1e-10
     if spectrum is not equal:  # there the order inside a tie is rounding's
@@ -254,6 +255,15 @@ def test_iterations_change_the_gradient(variant: str, iterations: int) -> None:
     content, style = pictures(1, 3, 16, 16), pictures(1, 3, 16, 16, seed=1)
     found = [gradient(network(variant, iterations=k), content, style) for k in (None, iterations)]
     assert relative_error(found[1], found[0]) > 1e-3
+
+
+def test_deflation_changes_the_gradient_of_pi_alone() -> None:
+    content, style = pictures(1, 3, 16, 16), pictures(1, 3, 16, 16, seed=1)
+    found = [gradient(network("pi", iterations=3, deflation=way), content, style) for way in ("two-sided", "printed")]
+    assert relative_error(found[1], found[0]) > 1e-3
+    for variant in ("gd", "taylor"):
+        with pytest.raises(OptionError, match="deflation is that of pi"):
+            network(variant, deflation="printed")
 
 
 # The door.

@@ -50,6 +50,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def tab(request: Any, browser: Browser, written: Written) -> Tab:
     width, scheme = request.param
     tab = Tab(browser, written.page, width, scheme)
+    tab.evaluate("document.querySelectorAll('details').forEach(e => e.open = true)")  # what is folded away must fit too
     assert tab.evaluate("innerWidth") == width  # else the width was not emulated
     assert tab.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
     return tab

@@ -17,10 +17,11 @@ from spectralgrad_lab.artifacts.spec import Entry, Spec
 from spectralgrad_lab.records.results import Computed, Curve
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.report.cells import measure
 from spectralgrad_lab.report.colours import METHODS, PALETTE, looks, method_of
 from spectralgrad_lab.report.figures import describe, draw, left_out
-from spectralgrad_lab.report.panels import Panel, Series, panels_of_computed, panels_of_training
-from spectralgrad_lab.report.tables import measure
+from spectralgrad_lab.report.panel import Panel, Series
+from spectralgrad_lab.report.panels import panels_of_computed, panels_of_training
 
 
 def panels(id: str, store: Store) -> list[Panel]:
@@ -77,7 +78,8 @@ def test_error_curves_have_training_beside_test(written: Written) -> None:
 
 
 def test_success_by_d(written: Written) -> None:
-    [panel] = panels("pami-fig1b", written.store)
+    finite, panel = panels("pami-fig1b", written.store)
+    assert (finite.title, panel.title) == ("success rate: stayed finite", "success rate: stayed finite and converged")
     assert panel.percent
     assert panel.ticks == ("d = 4", "d = 8", "d = 16", "d = 32", "d = 64")
     assert line(panel, "SVD").y == (100.0, 0.0, 0.0, 0.0, 0.0)
@@ -95,9 +97,21 @@ def test_a_covariance_without_condition_number_is_drawn_with_eps(tmp_path: Path)
     assert panel.lines[0].y == (1e4,)
 
 
+def test_the_condition_on_the_range_is_drawn_where_it_was_recorded(tmp_path: Path) -> None:
+    store, trial = Store(tmp_path), Trial(layer="zca", d=64, epochs=1)
+    with store.recording(trial) as recording:
+        monitor = {"condition": 1e14, "singular": 0.5, "condition_shifted": 1e4, "condition_range": 1e3, "range": 27}
+        recording.append("epoch", epoch=0, seconds=1.0, test_error=5.0, monitor=monitor)
+    entries = (Entry("Exact", "d = 64", (trial,)),)
+    spec = Spec("x", "ECCV22", "", "training", "condition")
+    [panel] = panels_of_training(spec, entries, [measure(entries[0], store)], store)
+    assert panel.y_label.endswith("on its range")
+    assert panel.lines[0].y == (1e3,)
+
+
 def test_rows_of_one_column_stand_on_the_axis(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    entries = tuple(Entry(row, "Error (%)", (Trial(layer="denoise", epochs=1, rank=int(row)),)) for row in ("2", "4", "8"))
+    entries = tuple(Entry(row, "Error (%)", (Trial(layer="denoise", epochs=2, rank=int(row)),)) for row in ("2", "4", "8"))
     for entry in entries[:2]:
         train(store, entry.trials[0])
     spec = Spec("x", "NIPS19", "", "training")
@@ -107,7 +121,8 @@ def test_rows_of_one_column_stand_on_the_axis(tmp_path: Path) -> None:
     assert errors.lines[0].x == (0.0, 1.0)  # the third is not run
     train(store, entries[2].trials[0], fails_at=0)
     cells = [measure(entry, store) for entry in entries]
-    success, errors = panels_of_training(spec, entries, cells, store)  # where something failed, success is drawn
+    success, learned, errors = panels_of_training(spec, entries, cells, store)  # where something failed, success is drawn
+    assert learned.lines[0].y == (100.0, 100.0, 0.0)
     assert success.lines[0].y == (100.0, 100.0, 0.0)
     assert errors.lines[0].x == (0.0, 1.0)
 
@@ -121,7 +136,7 @@ def test_columns_with_rows_of_their_own_are_panels_of_their_own(tmp_path: Path) 
         (of_panels, ["energy", "eigenvectors"]),
         (with_holes, ["test error: mean, and range over seeds"]),
     ):
-        entries = tuple(Entry(row, column, (Trial(epochs=1, seed=i),)) for i, (row, column) in enumerate(places))
+        entries = tuple(Entry(row, column, (Trial(epochs=2, seed=i),)) for i, (row, column) in enumerate(places))
         for entry in entries:
             train(store, entry.trials[0])
         cells = [measure(entry, store) for entry in entries]

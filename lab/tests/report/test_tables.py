@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from spectralgrad_lab.artifacts.spec import Entry, Figure
-from spectralgrad_lab.records.store import Store
+from spectralgrad_lab.records.store import Store, opening
 from spectralgrad_lab.records.trial import Trial
-from spectralgrad_lab.report.tables import Cell, Failure, arrange, cell_lines, group_failures, measure, to_csv
+from spectralgrad_lab.report.cells import Cell, Failure, measure
+from spectralgrad_lab.report.tables import arrange, cell_lines, group_failures, to_csv
 
 ERRORS = [5.25, 4.5, 7.125]
 
@@ -41,7 +42,7 @@ def test_statistics_equal_numpys(store: Store) -> None:
     with store.recording(some.trials[4]) as recording:
         recording.append("epoch", epoch=0, seconds=2.0, test_error=0.0)  # goes on: counts for nothing
     cell = measure(some, store)
-    assert (cell.planned, cell.run, cell.finished) == (6, 4, 3)
+    assert (cell.planned, cell.run, cell.finite) == (6, 4, 3)
     assert cell.success == 75.0
     assert cell.min == min(ERRORS)
     assert cell.max == max(ERRORS)
@@ -49,7 +50,7 @@ def test_statistics_equal_numpys(store: Store) -> None:
     assert math.isclose(cell.std, float(np.std(ERRORS, ddof=1)))
     assert cell.seconds == 8.0
     assert cell.failures == (Failure("SVD", "d = 4", 3, "the loss is NaN", 1),)
-    assert cell.shown_success() == "75 % (3/4, 2 to run)"
+    assert cell.shown_finite() == cell.shown_converged() == "75 % (3/4, 2 to run)"
     assert cell.shown_mean() == "5.62 ± 1.35"
 
 
@@ -60,7 +61,9 @@ def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Stor
             recording.append("epoch", epoch=epoch, test_error=20.0, top5_error=top5, monitor={"solver_failures": failures})
         recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
     shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in get_args(Figure)}
-    assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0}
+    accuracies = {"accuracy": 80.0, "top5_accuracy": 93.0}
+    assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0, **accuracies}
+    assert measure(replace(top1, figure="solver_failures"), store).shown_mean() == "3"
 
 
 def test_a_record_without_a_figure_shows_a_dash(store: Store) -> None:
@@ -81,21 +84,25 @@ def test_a_record_without_a_figure_shows_a_dash(store: Store) -> None:
     ],
 )
 def test_cells_without_all_numbers(cell: Cell, success: str, smallest: str, mean: str) -> None:
-    assert (cell.shown_success(), cell.shown_min(), cell.shown_mean()) == (success, smallest, mean)
+    assert (cell.shown_finite(), cell.shown_min(), cell.shown_mean()) == (success, smallest, mean)
 
 
-def test_a_grid_has_three_lines_for_each_row() -> None:
+def test_a_grid_has_five_lines_for_each_row() -> None:
     cells = [Cell(row, column, 1, errors=(1.0,)) for row in ("SVD", "BN") for column in ("d = 4", "d = 8")]
     [table] = arrange(cells[:-1])  # one cell is not there
     assert table.columns == ("d = 4", "d = 8")
-    assert list(table.rows) == [f"{row}: {what}" for row in ("SVD", "BN") for what in ("success rate", "min", "mean")]
+    shown = ("finite", "converged", "min", "mean", "best epoch")
+    assert list(table.rows) == [f"{row}: {what}" for row in ("SVD", "BN") for what in shown]
     assert table.rows["BN: min"] == ("1.00", "")
 
 
 def test_one_column_has_one_line_for_each_row() -> None:
     [table] = arrange([Cell("85", "Error (%)", 1, errors=(1.0,)), Cell("90", "Error (%)", 1, errors=(2.0,))])
-    assert table.columns == ("success rate", "min", "mean")
-    assert table.rows == {"85": ("100 % (1/1)", "1.00", "1.00"), "90": ("100 % (1/1)", "2.00", "2.00")}
+    assert table.columns == ("finite", "converged", "min", "mean", "best epoch")
+    assert table.rows == {
+        "85": ("100 % (1/1)", "not judged", "1.00", "1.00", "–"),
+        "90": ("100 % (1/1)", "not judged", "2.00", "2.00", "–"),
+    }
 
 
 def test_columns_with_rows_of_their_own_are_tables_of_their_own() -> None:
@@ -131,3 +138,75 @@ def test_a_record_of_another_trial_does_not_count(store: Store) -> None:
     assert measure(some, store).run == 0
     record(store, some.trials[0], "finished", 1.0)
     assert measure(some, store).run == 1
+
+
+# --- success: finite, and better than guessing
+
+
+LIMIT = 0.8 * math.log(10)
+
+
+def learn(store: Store, trial: Trial, losses: list[float], errors: list[float | None], **start: object) -> None:
+    """A finished training; epochs without an error were not evaluated, and have no such key."""
+    known = [error for error in errors if error is not None]
+    with store.held(trial) as recording:
+        recording.start(**{**opening(trial), **start})
+        for epoch, (loss, error) in enumerate(zip(losses, errors, strict=True)):
+            evaluated = {} if error is None else {"test_error": error, "test_loss": 1.0, "top5_error": error / 2}
+            recording.append("epoch", epoch=epoch, seconds=1.0, train_loss=loss, train_error=loss, **evaluated)
+        recording.append("end", status="finished", reason="", test_error=known[-1], best_error=min(known))
+
+
+def test_a_success_is_better_than_guessing_in_its_last_epoch(store: Store) -> None:
+    some = entry(3)
+    learn(store, some.trials[0], [9.0, LIMIT - 0.01], [50.0, 10.0])
+    learn(store, some.trials[1], [0.1, LIMIT + 0.01], [10.0, 90.0])  # it had learned, and lost it again
+    record(store, some.trials[2], "failed", None, "NaN")
+    cell = measure(some, store)
+    assert (cell.run, cell.finite, cell.successes) == (3, 2, 1)
+    assert (cell.shown_finite(), cell.shown_converged()) == ("67 % (2/3)", "33 % (1/3)")
+    assert (cell.mean, cell.seeds) == (10.0, (0,))  # what failed to learn has no part in the mean
+    [line] = [line for line in group_failures([cell]) if "seed 1" in line]
+    assert "did not converge: training loss 1.85, above 1.84 = 0.8 ln(10)" in line
+    smoke = measure(some, store, judged=False)
+    assert (smoke.successes, smoke.shown_converged(), smoke.mean) == (2, "not judged", 50.0)
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "loss", "converged"),
+    [
+        ("cifar100", {}, 3.0, True),  # 0.8 ln 100 = 3.68
+        ("cifar100", {"classes": 10}, 3.0, False),  # the start line knows better
+        ("folder", {}, 3.0, None),
+        ("folder", {"classes": 1000}, 3.0, True),
+        ("digits", {}, math.nan, None),
+    ],
+)
+def test_classes_come_from_the_start_line_or_the_data_set(
+    data: str, start: dict[str, object], loss: float, converged: bool | None, store: Store
+) -> None:
+    trial = Trial(data=data, epochs=1)
+    learn(store, trial, [loss], [5.0], **start)
+    outcome = store.outcome(trial)
+    assert outcome is not None
+    assert outcome.converged is converged
+    cell = measure(Entry("a", "b", (trial,)), store)
+    assert cell.unknown == (converged is None)
+    assert ("unknown" in cell.shown_converged()) == (converged is None)
+
+
+def test_best_and_last_of_the_epochs_that_were_evaluated(store: Store) -> None:
+    some = entry(2)
+    for trial, errors in zip(some.trials, ([None, 8.0, None, 9.0], [7.0, None, None, 6.0]), strict=True):
+        learn(store, trial, [1.0] * 4, list(errors))
+    cell = measure(some, store)
+    assert (cell.errors, cell.bests) == ((9.0, 6.0), (8.0, 6.0))
+    assert (cell.shown_mean(), cell.shown_best()) == ("7.50 ± 2.12", "7.00 ± 1.41")
+    top5 = measure(replace(some, figure="top5_accuracy"), store)
+    assert (top5.errors, top5.bests) == ((95.5, 97.0), (96.0, 97.0))
+    assert top5.shown_min() == "97.00"  # the best seed
+    [table] = arrange([replace(top5, column="a"), replace(top5, column="b")])
+    assert "SVD: best seed" in table.rows
+    header, line = csv.reader(io.StringIO(to_csv(cell_lines([cell]))))
+    read = dict(zip(header, line, strict=True))
+    assert (read["mean"], read["best_epoch_mean"], read["converged"]) == ("7.5", "7.0", "2")

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.data.artworks import embedded_artworks
 from spectralgrad_lab.data.device import torch_device
 from spectralgrad_lab.models.vgg import Encoder
 from spectralgrad_lab.models.wct import VARIANTS
+from spectralgrad_lab.models.wct_blocks import Roots
 from spectralgrad_lab.records.lock import BusyError, hold
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.style_network import run as style_run
@@ -256,6 +258,17 @@ def test_a_log_of_an_older_version_is_read_with_its_words_for_nan(
 
 
 # What a step sees.
+
+
+def test_the_networks_have_the_options_of_their_trial() -> None:
+    pair = new_pair(style_trial("pi", "smoke", deflation="printed", iterations=3))
+    rules = {module.gradient for module in pair.modules() if isinstance(module, Roots)}
+    assert rules == {sg.PowerIteration(3, min_eigenvalue=0.01, deflation="printed")}
+
+
+def test_a_domain_that_is_not_drawn_needs_pictures(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"drawn of vangogh, monet, ukiyoe, got cezanne\. Take data artworks"):
+        trained(style_trial("exact", "smoke", ("cezanne",)), tmp_path, device="cpu")
 
 
 def test_crops_come_from_the_domain_that_they_claim_and_cover_the_pictures() -> None:

@@ -14,11 +14,12 @@ OTHER = {
     "eps": 0.1, "iterations": 3, "hops": 4, "blocks": 1, "scales": 1, "features": "network", "steps": 7, "batch": 2,
     "lr": 1e-3, "decay": 0.0, "adversarial": 2.0, "cycle": 2.0, "identity": 2.0, "style": 2.0, "content": 2.0,
     "whitening": 2.0, "orthogonality": 2.0, "ema": 0.5, "precision": "bf16-mixed", "every": 25, "save": 50, "seed": 1,
+    "deflation": "printed",
 }  # fmt: skip
 
 
 def test_each_field_changes_the_key_and_survives_json() -> None:
-    plain = StyleTrial()
+    plain = StyleTrial(variant="pi")  # which has every field
     assert set(OTHER) == {field.name for field in fields(StyleTrial)}
     changed = [replace(plain, **{name: value}) for name, value in OTHER.items()]
     assert len({trial.key for trial in (plain, *changed)}) == len(OTHER) + 1
@@ -55,6 +56,9 @@ def test_changes_and_the_factors_of_the_losses() -> None:
         ({"domains": ()}, "at least one kind of art"),
         ({"domains": ("photo",)}, "not photo"),
         ({"domains": ("monet", "monet")}, "named once"),
+        ({"domains": ("a/b",)}, "names of folders"),
+        ({"deflation": "printed"}, "deflation is that of pi"),
+        ({"variant": "pi", "deflation": "left"}, "deflation must be one of two-sided, printed"),
         ({"data": "digits"}, "data must be"),
         ({"features": "resnet"}, "features must be"),
         ({"precision": "16-mixed"}, "precision must be"),

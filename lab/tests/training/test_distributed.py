@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training import loop
 from spectralgrad_lab.training.train import run_trial
 
+pytestmark = pytest.mark.filterwarnings("ignore:`folder`.*broken:UserWarning")
 STEPS, CLOSE = 20, 1e-6
 # One step an epoch, so that every step's loss is recorded. 33 images: the ranks get 16 and 17.
 BASE = Trial(
@@ -27,6 +29,7 @@ TRIALS = {
     "treated": replace(BASE, layer="zca", method="taylor", d=8, eps=1e-2, treatments=("OW", "NOG", "OLR")),
     "loss": replace(BASE, layer="pca", method="lorentzian", d=4, eps=1e-2, treatments=("OL",)),
     "denoise": replace(BASE, layer="denoise", method="taylor", energy=0.95),
+    "streamed": replace(BASE, data="folder", model="resnet18", width=4, broken="skip"),
     "pooled": replace(BASE, model="digits-gcp", layer="gcp", method="exact", d=8, eps=1e-2),
 }
 
@@ -36,7 +39,20 @@ def train(folder: Path, *, synchronised: bool) -> None:
         loop.synchronise = lambda *_: None
     store = Store(folder)
     for trial in TRIALS.values():
-        run_trial(trial, store, device="cpu")
+        run_trial(trial, store, data=pictures(folder.parent), device="cpu")
+
+
+def pictures(folder: Path) -> Path:
+    """Red and blue ones for the ranks to share; one for training and one for test are broken."""
+    root = folder / "pictures"
+    if not root.exists():  # one process draws them, before torchrun's two
+        for part in ("train", "val"):
+            for name, (red, blue) in {"cats": (200, 0), "dogs": (0, 200)}.items():
+                (root / part / name).mkdir(parents=True)
+                for index in range(5 if part == "train" else 2):
+                    Image.new("RGB", (20, 30), (red, 10 * index, blue)).save(root / part / name / f"{index}.png")
+            (root / part / "dogs" / "1.png").write_bytes(b"")
+    return root
 
 
 def torchrun(folder: Path, *, synchronised: bool = True) -> None:
@@ -61,6 +77,7 @@ def losses(folder: Path) -> dict[str, list[float]]:
         assert (outcome.status, len(outcome.epochs)) == ("finished", STEPS), outcome.reason
         assert [epoch["step"] for epoch in outcome.epochs] == list(range(1, STEPS + 1))
         assert sum(line["kind"] == "start" for line in store.lines(trial)) == 1  # rank 0 alone records
+        assert outcome.epochs[-1].get("broken") in (None, ["train/dogs/1.png", "val/dogs/1.png"])
         found[name] = [epoch["train_loss"] for epoch in outcome.epochs]
     return found
 

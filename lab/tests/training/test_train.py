@@ -23,6 +23,7 @@ from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training import checkpoint, loop
+from spectralgrad_lab.training import train as trainer
 from spectralgrad_lab.training.checkpoint import CheckpointError
 from spectralgrad_lab.training.loop import Run
 from spectralgrad_lab.training.train import run_trial
@@ -31,6 +32,12 @@ from spectralgrad_lab.training.watch import Diverged, Finiteness, figures
 TINY = Trial(width=8, epochs=3, batch=64, train_samples=192, test_samples=64, milestones=(2,))
 # Power iteration draws its starts from torch's generator in every step: a resumed run must find it where it was.
 RANDOM = replace(TINY, layer="zca", method="pi", d=4, iterations=3, epochs=6, eps=1e-2)
+
+
+@pytest.fixture(autouse=True)
+def checkpoints_after_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These epochs take a moment; else the first checkpoint would come after 20 seconds."""
+    monkeypatch.setattr(trainer, "CHECKPOINT", 0.0)
 
 
 @pytest.fixture
@@ -104,6 +111,8 @@ CHANGES: list[dict[str, Any]] = [
     {"gamma": 0.5},
     {"milestones": (1,)},
     {"batch": 48},
+    {"schedule": "onecycle"},
+    {"nesterov": True},
     {"augment": False},
     {"train_samples": 128},
     {"test_samples": 32},
@@ -134,22 +143,64 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 def test_every_option_changes_the_result(change: dict[str, Any], store: Store, plain: list[dict[str, Any]]) -> None:
     outcome = train(replace(BASE, **change), store)
-    assert outcome.status == "finished"
+    assert outcome.status == "finished", outcome.reason
     shown = ("train_loss", "test_loss")
     assert [[line[name] for name in shown] for line in outcome.epochs] != [[line[name] for name in shown] for line in plain]
 
 
 def test_learning_rate_follows_the_milestones(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     rates: list[float] = []
-    original = Run._train
+    original = Run._step
 
-    def spied(self: Run, epoch: int) -> tuple[float, float]:
+    def spied(self: Run, *args: Any, **how: Any) -> None:
         rates.append(self.optimizer.param_groups[0]["lr"])
-        return original(self, epoch)
+        original(self, *args, **how)
 
-    monkeypatch.setattr(Run, "_train", spied)
+    monkeypatch.setattr(Run, "_step", spied)
     train(replace(TINY, epochs=5, milestones=(1, 3), gamma=0.5, train_samples=64), store)
     assert rates == [0.1, 0.05, 0.05, 0.025, 0.025]
+
+
+def test_one_cycle_rises_and_falls_to_zero(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+    original = Run._step
+    monkeypatch.setattr(
+        Run, "_step", lambda self, *a, **k: (rates.append(self.optimizer.param_groups[0]["lr"]), original(self, *a, **k))[1]
+    )
+    train(replace(TINY, epochs=3, schedule="onecycle", lr=0.1), store)
+    assert len(rates) == 9
+    assert max(rates) == rates[2] == pytest.approx(0.1)  # after 30 % of the steps
+    assert rates[:3] == sorted(rates[:3])
+    assert rates[2:] == sorted(rates[2:], reverse=True)
+    assert rates[-1] == pytest.approx(0, abs=1e-12)
+
+
+def test_without_the_last_batch_its_images_are_left_out(store: Store) -> None:
+    trial = replace(TINY, batch=80, epochs=1)
+    whole, part = (train(replace(trial, drop_last=drop), store).epochs[0] for drop in (False, True))
+    assert (whole["step"], part["step"]) == (3, 2)
+    wrong = part["train_error"] * 160 / 100  # of two batches
+    assert wrong == pytest.approx(round(wrong), abs=1e-9)
+    with pytest.raises(OptionError, match="not be larger than the 192 images"):
+        train(replace(trial, batch=500, drop_last=True), store)
+
+
+def test_some_epochs_are_evaluated_and_the_last_always(store: Store) -> None:
+    outcome = train(replace(TINY, epochs=5, evaluate=2), store)
+    assert ["test_error" in line for line in outcome.epochs] == [False, True, False, True, True]
+    assert outcome.test_error == outcome.epochs[-1]["test_error"]
+    assert outcome.best_error == min(outcome.epochs[i]["test_error"] for i in (1, 3, 4))
+
+
+def test_a_checkpoint_is_due_after_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    original = checkpoint.save
+    monkeypatch.setattr(checkpoint, "save", lambda path, state: (saved.append(state["epoch"]), original(path, state))[1])
+    train(TINY, store)
+    assert saved == [0, 1]  # the last epoch ends the record instead
+    monkeypatch.setattr(trainer, "CHECKPOINT", 1000.0)
+    train(replace(TINY, seed=1), store)
+    assert saved == [0, 1]
 
 
 # The monitor.
@@ -165,6 +216,8 @@ def test_monitor_reports_the_layer_under_test(store: Store) -> None:
         assert 0 < monitor["mean_ratio"] < 1
         assert monitor["condition_shifted"] > 10
         assert 0 <= monitor["singular"] <= 1
+        assert monitor["range"] == 9
+        assert 1 < monitor["condition_range"] < 1e6 < (monitor["condition"] or float("inf"))
         assert monitor["solver_failures"] == 0
 
 
@@ -177,6 +230,21 @@ def test_batch_norm_is_watched_and_trains_as_if_it_were_not(tmp_path: Path, monk
     assert set(alone.epochs[0]["monitor"]) == {"solver_failures"}
     for one, two in zip(watched.epochs, alone.epochs, strict=True):
         assert (one["train_loss"], one["test_loss"]) == (two["train_loss"], two["test_loss"])
+
+
+def test_condition_on_the_range_is_told_before_eps_and_for_every_method(tmp_path: Path) -> None:
+    """One start, one step: SVD, Newton-Schulz and batch norm see one covariance, whatever eps shifts it by."""
+    small = replace(TINY, epochs=1, train_samples=64, batch=64)
+    kinds: list[dict[str, Any]] = [
+        {"layer": "zca", "method": name, "eps": eps} for name, eps in (("taylor", 1.0), ("newton", 0.1))
+    ]
+    found = [
+        train(replace(small, **kind), Store(tmp_path / str(i))).epochs[0]["monitor"]
+        for i, kind in enumerate([*kinds, {"layer": "bn"}])
+    ]
+    assert [monitor["range"] for monitor in found] == [9, 9, 9]
+    values = [monitor["condition_range"] for monitor in found]
+    assert max(values) == pytest.approx(min(values), rel=1e-3)
 
 
 def test_figures_of_no_records_are_none() -> None:
@@ -209,10 +277,10 @@ def test_a_learning_rate_that_explodes_is_a_failure(store: Store) -> None:
 def test_an_exception_in_a_step_is_a_failure(at: int, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     original = Run._step
 
-    def broken(self: Run, *args: Any) -> torch.Tensor:
+    def broken(self: Run, *args: Any, **how: Any) -> None:
         if self.step + 1 == at:
             raise torch.linalg.LinAlgError("did not converge")
-        return original(self, *args)
+        original(self, *args, **how)
 
     monkeypatch.setattr(Run, "_step", broken)
     outcome = train(TINY, store)
@@ -243,17 +311,17 @@ def test_first_step_that_is_not_finite_is_kept_until_somebody_looks() -> None:
     """On a GPU nobody looks at every step: what comes after the first must not hide it."""
     seen = Finiteness(torch.device("cpu"))
     one, nan = torch.ones(()), torch.tensor(math.nan)
-    seen.note(1, one, [one])
+    seen.note(one, [one])
     seen.check()
-    seen.note(2, one, [one, nan])
-    seen.note(3, nan, [nan])
+    seen.note(one, [one, nan])
+    seen.note(nan, [nan])
     with pytest.raises(Diverged, match="gradient") as caught:
         seen.check()
     assert caught.value.step == 2
     seen = Finiteness(torch.device("cpu"))
-    seen.note(1, one, [torch.full((2,), 1e30)])  # its squares overflow; it does not
+    seen.note(one, [torch.full((2,), 1e30)])  # its squares overflow; it does not
     seen.check()
-    seen.note(2, torch.tensor(math.inf), [])
+    seen.note(torch.tensor(math.inf), [])
     with pytest.raises(Diverged, match="loss"):
         seen.check()
 
@@ -265,10 +333,10 @@ def test_interrupt_passes_and_loses_the_running_epoch_only(tmp_path: Path, monke
     whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
     store, original = Store(tmp_path / "broken"), Run._step
 
-    def interrupted(self: Run, *args: Any) -> torch.Tensor:
+    def interrupted(self: Run, *args: Any, **how: Any) -> None:
         if self.step == 10:
             raise KeyboardInterrupt
-        return original(self, *args)
+        original(self, *args, **how)
 
     with monkeypatch.context() as patch:
         patch.setattr(Run, "_step", interrupted)
@@ -286,7 +354,7 @@ ZYGOTE = """
 import os, signal, sys, threading, time
 from pathlib import Path
 import torch
-from spectralgrad_lab.training import checkpoint
+from spectralgrad_lab.training import checkpoint, train as trainer
 from spectralgrad_lab.records.store import Recording, Store
 from spectralgrad_lab.training.train import run_trial
 from spectralgrad_lab.records.trial import Trial
@@ -296,6 +364,7 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 torch.set_num_threads(1)
+trainer.CHECKPOINT = 0.0  # after every epoch
 trial, folder = Trial.from_json(sys.argv[1]), Path(sys.argv[2])
 for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which has computed nothing yet
     child = os.fork()

@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from spectralgrad.errors import OptionError
-from spectralgrad.orthogonal import orthogonal_loss
+from spectralgrad.orthogonal import OrthogonalConv2d, orthogonal_loss
 from spectralgrad_lab.models.build import build, pre_svd
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training.treatments import OL_WEIGHT, TREATMENTS, penalty, treat_step, treat_weight
@@ -71,6 +72,36 @@ def test_learning_rate_and_skew_matrix_are_what_the_optimizer_holds() -> None:
     assert not torch.equal(held, before)
 
 
+@pytest.mark.parametrize("skew", ["matrix", "convolution"])
+def test_skew_matrix_starts_at_random_so_that_olr_is_a_rate(skew: str) -> None:
+    net, _ = treated(replace(ZCA, treatments=("OW", "OLR"), skew=skew))
+    conv = pre_svd(net)
+    held = conv.weight if skew == "convolution" else conv.parametrizations.weight.original
+    assert float(held.detach().abs().max()) > 0.01
+    backward(net)
+    w, g = held.detach().double().flatten(), held.grad.double().flatten()
+    rate = float((w @ w) * (g @ w) / ((w @ w) * (g @ g) + 2 * (g @ w) ** 2))
+    assert np.isfinite(rate)
+    assert rate != 0
+
+
+def test_skew_convolution_takes_the_place_of_the_convolution() -> None:
+    for trial in (ZCA, POOLED):
+        net, optimizer = treated(replace(trial, treatments=("OW", "NOG"), skew="convolution"))
+        conv = pre_svd(net)
+        assert isinstance(conv, OrthogonalConv2d)
+        backward(net)
+        optimizer.step()
+        values = singular_values(conv.weight.grad)
+        torch.testing.assert_close(values, torch.ones_like(values), atol=1e-4, rtol=0)
+        x = random(2, conv.in_channels, 6, 6, dtype=torch.float32)
+        if conv.in_channels <= conv.out_channels:
+            torch.testing.assert_close(conv(x).norm(), x.norm(), rtol=1e-5, atol=0)
+        plain, _ = treated(replace(trial, treatments=("OW", "NOG")))
+        assert pre_svd(plain)(x).shape == conv(x).shape
+        assert not torch.allclose(pre_svd(plain)(x), conv(x), atol=1e-3)
+
+
 def test_step_with_another_rate_differs_from_plain_sgd() -> None:
     """OLR shortens the step of conv1 where eta < lr; the other parameters go as before."""
     plain, first = treated(ZCA)
@@ -98,6 +129,12 @@ def test_penalty_is_the_orthogonal_loss_of_that_layer() -> None:
     assert penalty(net, ZCA) is None
 
 
+def test_a_convolution_with_a_stride_has_no_skew_convolution() -> None:
+    net = build(ZCA, 10, 3, 224)
+    with pytest.raises(OptionError, match=r"keeps the size of the map, got stride \(2, 2\)"):
+        treat_weight(net, replace(ZCA, treatments=("OW",), skew="convolution"))
+
+
 def test_without_treatments_nothing_is_attached() -> None:
     net, optimizer = treated(ZCA)
     assert not any(hasattr(m, "parametrizations") for m in net.modules())
@@ -111,6 +148,9 @@ def test_without_treatments_nothing_is_attached() -> None:
         ({"treatments": ("OL", "OL")}, "named once"),
         ({"treatments": ("SN", "OW")}, "take one of them"),
         ({"treatments": ("NOG",), "layer": "bn"}, "batch norm has none"),
+        ({"treatments": ("OW",), "skew": "kernel"}, "skew must be matrix or convolution"),
+        ({"treatments": ("NOG",), "skew": "convolution"}, "a form of OW"),
+        ({"treatments": ("OW", "OL"), "skew": "convolution"}, "no OL"),
         ({"treatments": ("NOG",), "where": "block"}, "with where block leave them out"),
     ],
 )

@@ -1,6 +1,6 @@
 """The monitor: which steps are recorded, and what is measured in them, with one transfer from each device."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -28,7 +28,10 @@ class ConditionMonitor:
 
     With l_1 >= ... >= l_d >= 0 the eigenvalues of a layer's covariance before eps is added, decomposed in float64,
 
-        condition = l_1 / l_d,   smallest_gap = min (l_i - l_(i+1)) / l_1,   mean_ratio = mean l_i / l_(i-1).
+        condition = l_1 / l_d,                       condition_range = l_1 / l_r,
+        smallest_gap = min (l_i - l_(i+1)) / l_1,    mean_ratio = mean l_i / l_(i-1),
+
+    with r the rank that the covariance can have: min(d, samples - 1, inputs).
 
     Every recorded step gives one flat dict for each layer and group; docs/layers/diagnostics.md explains its entries.
     Training is bit for bit the same as without the monitor.
@@ -43,6 +46,8 @@ class ConditionMonitor:
         samples: of layers with one covariance per image (`CovariancePool2d`), how many images; None for all.
         decompose_on: "cpu", after one transfer; or "device", where the covariance lies.
         start: the number of the first step, for a training that goes on.
+        inputs: by the name of a layer, of how many numbers the layer before it makes each sample: 27 for a 3 x 3
+            convolution of 3 channels. More outputs than that are linearly dependent.
 
     Raises:
         OptionError: no layer to watch, an unknown one, one that another monitor watches, an option out of its range, or
@@ -69,6 +74,7 @@ class ConditionMonitor:
         samples: int | None = 1,
         decompose_on: Literal["cpu", "device"] = "cpu",
         start: int = 0,
+        inputs: Mapping[str, int] | None = None,
     ) -> None:
         for name, value in (("every", every), ("samples", samples)):
             if not (is_whole(value) or (name == "samples" and value is None)):
@@ -77,11 +83,15 @@ class ConditionMonitor:
             raise OptionError(f"`ConditionMonitor`: start must be a whole number >= 0, got {start!r}.")
         if decompose_on not in ("cpu", "device"):
             raise OptionError(f'`ConditionMonitor`: decompose_on must be "cpu" or "device", got {decompose_on!r}.')
+        for name, value in (inputs or {}).items():
+            if not is_whole(value):
+                raise OptionError(f"`ConditionMonitor`: inputs must be whole numbers >= 1, got {value!r} for {name}.")
         chosen = chosen_layers(model, layers)
         self.every = every
         self.samples = samples
         self.decompose_on = decompose_on
         self.steps = start
+        self.inputs = dict(inputs or {})
         self.records: list[Record] = []
         self._writer = writer_for(to)
         self._handles: list[Any] = []
@@ -180,8 +190,13 @@ class ConditionMonitor:
             of_layer = {"gradient_before": lengths[2 * i], "gradient_after": lengths[2 * i + 1], **events}
             for group, w in enumerate(eigenvalues):
                 where = {"step": self.steps, "layer": tap.name, "group": group}
-                records.append({**where, **entries_of_spectrum(tap.layer, w, C.dtype), **of_layer})
+                records.append({**where, **entries_of_spectrum(tap.layer, w, C.dtype, self._most(tap)), **of_layer})
         return records
+
+    def _most(self, tap: Tap) -> int | None:
+        """The rank that a covariance of the layer can have; None where nothing is known."""
+        limits = [self.inputs.get(tap.name), None if tap.samples is None else tap.samples - 1]
+        return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _to_host(tensors: list[Tensor]) -> list[Tensor]:

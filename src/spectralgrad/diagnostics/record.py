@@ -4,7 +4,17 @@ from typing import Any
 
 Record = dict[str, Any]
 
-OF_GROUP = ("condition", "largest", "smallest", "smallest_gap", "mean_ratio", "at_floor", "kept_rank")
+OF_GROUP = (
+    "condition",
+    "condition_range",
+    "range",
+    "largest",
+    "smallest",
+    "smallest_gap",
+    "mean_ratio",
+    "at_floor",
+    "kept_rank",
+)
 OF_LAYER = ("gradient_before", "gradient_after", "solver_failures", "nonfinite_inputs")
 COLUMNS = ("step", "layer", "group", *OF_GROUP, *OF_LAYER)
 

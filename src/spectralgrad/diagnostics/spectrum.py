@@ -24,19 +24,26 @@ def eigenvalues_of(C: Tensor) -> Tensor:
     return w.masked_fill(broken.unsqueeze(-1), torch.nan)
 
 
-def entries_of_spectrum(layer: Any, w: Tensor, dtype: torch.dtype) -> Record:
-    """The entries of one group, from its eigenvalues (d,), ascending; ``dtype`` is that of the covariance."""
+def entries_of_spectrum(layer: Any, w: Tensor, dtype: torch.dtype, most: int | None = None) -> Record:
+    """The entries of one group, from its eigenvalues (d,), ascending.
+
+    ``dtype`` is that of the covariance; ``most`` is the rank that it can have, by samples and inputs, None where unknown.
+    """
     d, largest, smallest = len(w), float(w[-1]), float(w[0])
     if not math.isfinite(largest):
-        return dict.fromkeys(OF_GROUP, math.nan) | {"at_floor": None, "kept_rank": None}
+        return dict.fromkeys(OF_GROUP, math.nan) | {"range": None, "at_floor": None, "kept_rank": None}
     # Without an eps of the layer, what the matrix functions count as 0.
     floor = float(getattr(layer, "eps", 0)) or d * torch.finfo(dtype).eps * max(largest, 0.0)
-    singular = smallest <= d * torch.finfo(w.dtype).eps * largest  # a zero matrix too
+    rank = d if most is None else max(1, min(d, most))
+    last = float(w[-rank])
+    zero = d * torch.finfo(w.dtype).eps * largest  # at most it: a zero matrix is singular too
     pairs = w[1:] > floor  # below it a ratio is rounding over rounding
     at_floor = int((w <= floor).sum())
     kept = _kept_by_denoising(layer, w.to(dtype))
     return {
-        "condition": math.inf if singular else largest / smallest,
+        "condition": math.inf if smallest <= zero else largest / smallest,
+        "condition_range": math.inf if last <= zero else largest / last,
+        "range": rank,
         "largest": largest,
         "smallest": smallest,
         "smallest_gap": None if d == 1 else float(w.diff().min()) / largest if largest > 0 else 0.0,

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import Module
 
 from spectralgrad.nn.base import BatchStatistics
+from spectralgrad.nn.pooling import CovariancePool2d
 from spectralgrad.validation import is_transformed
 
 
@@ -25,6 +26,7 @@ class Tap:
         self.name = name
         self.layer = layer
         self.recording = False
+        self.samples: int | None = None  # of the covariance, in the last training pass that was seen
         self.before: list[Tensor] = []  # with respect to the output
         self.after: list[Tensor] = []  # with respect to the input
         if layer is not None:
@@ -67,6 +69,7 @@ class Tap:
         """The forward pre-hook: the layer gets aliases of its inputs."""
         if torch.compiler.is_compiling() or not self._watches(module):
             return None
+        self._count((*args, *kwargs.values()))
         alias = [self._alias(x) for x in (*args, *kwargs.values())]
         return tuple(alias[: len(args)]), dict(zip(kwargs, alias[len(args) :], strict=True))
 
@@ -80,6 +83,14 @@ class Tap:
 
     def _watches(self, module: Module) -> bool:
         return self.recording and module is self.layer and module.training and torch.is_grad_enabled()
+
+    def _count(self, inputs: tuple[Any, ...]) -> None:
+        """How many samples the covariance is of: positions of an image (`CovariancePool2d`), else those of the batch."""
+        x = next((x for x in inputs if isinstance(x, Tensor) and x.ndim >= 2), None)
+        if x is not None and isinstance(self.layer, CovariancePool2d):
+            self.samples = x.shape[1] if x.ndim == 3 else x[0, 0].numel() if len(x) else None
+        elif x is not None:
+            self.samples = x.numel() // x.shape[1] if x.shape[1] else None
 
     def _alias(self, x: Any) -> Any:
         if not _has_gradient(x):

@@ -9,15 +9,16 @@ summed over, second divided differences are products of these:
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag
+from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag, require_one_of
 
 from .calculus import AtScale1, evaluate
-from .choices import AUTO, ByDeflation, ByPowerIteration, EigenSolver, Gradient, for_eigenpairs
+from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
 from .rules import Rule
@@ -123,6 +124,7 @@ def projector(
     rank: int | None = None,
     energy: float | None = None,
     smallest: bool = False,
+    through: Literal["projector", "vectors"] = "projector",
     gradient: Gradient | None = None,
     solver: EigenSolver = AUTO,
 ) -> Tensor:
@@ -137,6 +139,8 @@ def projector(
             all that tie with it. 1 keeps everything.
         smallest: keep the ``rank`` smallest instead; of an indefinite matrix the most negative ones. `PowerIteration` and
             `PowerDeflation` look for the n - k largest, and what they drop of those is kept.
+        through: "projector", whose gradient sees the gap at the cut alone; or "vectors", U_k U_k^H by autograd through the
+            eigenvectors, as the papers do it: the rule meets every gap, and with `Analytic` a tie of kept vectors is NaN.
         gradient: the rule for the gap at the cut; None means `Lorentzian()`.
         solver: how to decompose.
 
@@ -163,6 +167,7 @@ def projector(
     if energy is not None and not (is_number(energy) and 0 < energy <= 1):
         raise OptionError(f"`projector`: energy must lie in (0, 1], got {energy!r}.")
     require_flag("projector", "smallest", smallest)
+    require_one_of("projector", "through", through, ("projector", "vectors"))
     if smallest and energy is not None:
         raise OptionError(
             "`projector`: smallest=True needs rank=, got energy=: a part of the sum is counted from the largest eigenvalue "
@@ -170,7 +175,7 @@ def projector(
         )
     cut = Cut(n - rank if smallest and rank is not None else rank, energy)
     choice = for_eigenpairs("projector", gradient, solver)
-    if choice.way == "rule":
+    if choice.way == "rule" and through == "projector":
         P = evaluate(_Projector(cut, choice.rule, choice.solver), X, tolerance)
     else:
         P = _through_pairs(X, cut, choice, tolerance)
@@ -179,7 +184,7 @@ def projector(
     return P if X is M else P.to(M.dtype)
 
 
-def _through_pairs(M: Tensor, cut: Cut, choice: ByPowerIteration | ByDeflation, tolerance: float | None) -> Tensor:
+def _through_pairs(M: Tensor, cut: Cut, choice: ByEigenpairs, tolerance: float | None) -> Tensor:
     """U_k U_k^H by autograd through the eigenvectors."""
     w, V, kept = eigenpairs("projector", M, choice, tolerance)
     if choice.way == "deflation":  # its small eigenvalues are rough: slightly negative ones count as zero

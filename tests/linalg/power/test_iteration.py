@@ -75,6 +75,19 @@ def test_power_iterations_are_taylor(degree: int, n: int, dtype: torch.dtype) ->
     assert worst(iterated, eigh_gradient(M, sg.Taylor(degree + 1), gw, gV)) > 1e-5
 
 
+@pytest.mark.parametrize("degree", DEGREES)
+def test_the_proposition_to_the_last_digit(degree: int) -> None:
+    """Two-sided deflation is `Taylor(degree)`; as printed the pairs reached through the deflation have degree - 1."""
+    w = torch.tensor([0.2, 0.35, 0.5, 0.8, 1.0], dtype=torch.float64)
+    M, gV = cases.with_spectrum(w, 20, seed=5), cases.random(20, 5, 5, seed=6)
+    exact = {"two-sided": sg.Taylor(degree), "printed": PrintedTaylor(degree)}
+    for deflation, rule in exact.items():
+        iterated = eigh_gradient(M, without_breaks(degree + 1, deflation=deflation), None, gV)
+        assert worst(iterated, eigh_gradient(M, rule, None, gV)) < 5e-14
+        other = exact["printed" if deflation == "two-sided" else "two-sided"]
+        assert worst(iterated, eigh_gradient(M, other, None, gV)) > 1e-3
+
+
 @pytest.mark.parametrize("spectrum", cases.POSITIVE_SPECTRA, ids=lambda s: s.__name__)
 @pytest.mark.parametrize("degree", DEGREES)
 def test_power_iterations_are_taylor_at_ties_too(degree: int, spectrum: Any) -> None:
@@ -251,6 +264,17 @@ def test_a_zero_eigenvalue_is_dropped_by_default() -> None:
     assert kept(M, sg.PowerIteration(5, **energy_off)) == [False, True, True]
     assert kept(M, without_breaks(5)) == [True, True, True]
     assert kept(torch.zeros(3, 3), sg.PowerIteration(5)) == [False, False, True]
+
+
+@pytest.mark.parametrize("dtype", REAL, ids=cases.ident)
+@pytest.mark.parametrize(("channels", "positions"), [(256, 49), (64, 28), (16, 9)])
+def test_a_null_space_that_was_shifted_is_dropped_whole(channels: int, positions: int, dtype: torch.dtype) -> None:
+    """Rounding puts half of the eigenvalues at eps above eps: NIPS19's lambda <= eps counts them as eps."""
+    X = cases.random(2, channels, positions, dtype=dtype, seed=channels)
+    M = sg.covariance(X) + 1e-2 * torch.eye(channels, dtype=dtype)
+    flags = torch.tensor(kept(M, sg.PowerIteration(2, **{**BREAKS_OFF, "min_eigenvalue": 1e-2})))
+    assert flags.sum(-1).tolist() == [positions - 1] * 2
+    assert int((torch.linalg.eigvalsh(M) > 1e-2).sum()) > 2 * (positions - 1)  # control: as floating point has it
 
 
 def test_breaks_are_decided_matrix_by_matrix() -> None:

@@ -8,7 +8,9 @@ from spectralgrad_lab.records.results import Computed, Printed, Scale
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.style_network.workplace import Workplace
 
-Figure = Literal["test_error", "top5_error", "solver_failures"]  # errors in percent after the last epoch; failures in all
+# Of the test, in percent, after the last epoch or the best one; failures of the solver in all epochs.
+Figure = Literal["test_error", "top5_error", "accuracy", "top5_accuracy", "solver_failures"]
+BETWEEN = (8, 32)  # group sizes that are tried last
 ArtifactKind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
     "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
@@ -44,6 +46,7 @@ class Spec:
         make: scale and workplace -> the result, of the style-transfer networks.
         says: what a scale does differently from the paper, by scale.
         claim: what the paper concludes from it, in one sentence; the page sets ours beside it.
+        judged: whether a training must converge to be a success even at smoke, which is too short for that elsewhere.
     """
 
     id: str
@@ -57,6 +60,11 @@ class Spec:
     make: Callable[[Scale, Workplace], Computed] | None = None
     says: dict[str, str] = field(default_factory=dict)
     claim: str = ""
+    judged: bool = False
+
+    def is_judged(self, scale: Scale) -> bool:
+        """Whether a success must have converged, beside being finite."""
+        return self.judged or scale != "smoke"
 
     @property
     def is_computed(self) -> bool:
@@ -69,5 +77,9 @@ class Spec:
 
 
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:
-    """Every trial once: cells may share theirs."""
-    return list(dict.fromkeys(trial for entry in entries for trial in entry.trials))
+    """Every trial once, for cells may share theirs; in an order of which every beginning is worth having.
+
+    The first seed of all cells, then the second, ...; groups of 8 and 32 channels, which lie between others, come last.
+    """
+    found = dict.fromkeys(trial for entry in entries for trial in entry.trials)
+    return sorted(found, key=lambda trial: (trial.d in BETWEEN, trial.seed))

@@ -14,7 +14,7 @@ from spectralgrad_lab.records.machine import circumstances, disturbance, machine
 from spectralgrad_lab.records.results import Computed, Printed, Scale
 from spectralgrad_lab.style_network.classifier import Classifier, train_classifier
 from spectralgrad_lab.style_network.measures import Features, content_distance, milliseconds, sharpness, style_distance
-from spectralgrad_lab.style_network.studio import BATCH, METHODS, NAMES, STYLES, Studio, gallery_of, next_rows, studio
+from spectralgrad_lab.style_network.studio import BATCH, METHODS, NAMES, Studio, gallery_of, next_rows, studio
 from spectralgrad_lab.style_network.workplace import Workplace
 from spectralgrad_lab.training.timing import now
 
@@ -38,13 +38,14 @@ def table8(scale: Scale, place: Workplace) -> Computed:
     judge = train_classifier(where.artworks, encoder, where.device, steps=CLASSIFIER_STEPS[scale])
     rows: dict[str, tuple[str | None, ...]] = {"Original": _accuracy_row(judge, judge.accuracy)}
     for name, get in _baselines(where).items():
-        rows[name] = _accuracy_row(judge, {domain: judge.score(get(domain), domain).percent for domain in STYLES})
+        rows[name] = _accuracy_row(judge, {domain: judge.score(get(domain), domain).percent for domain in where.styles})
     for method in METHODS:
         place.say(f"classifying what {method} painted")
-        found = {domain: where.painted(method, domain) for domain in STYLES}
+        found = {domain: where.painted(method, domain) for domain in where.styles}
         right = {domain: judge.score(x, domain).percent for domain, x in found.items() if x is not None}
         rows[method] = _accuracy_row(judge, right)
-    columns = tuple(f"{name}: {what}" for name in (*NAMES.values(), "Mean") for what in ("Acc.", "Δ Acc."))
+    names = [NAMES[domain] for domain in NAMES if domain in judge.domains]
+    columns = tuple(f"{name}: {what}" for name in (*names, "Mean") for what in ("Acc.", "Δ Acc."))
     tables = [Printed(columns, rows, "Ours: accuracy (%), and how much less than on real pictures")]
     if encoder is not None:
         tables.append(_distances(where, encoder))
@@ -63,14 +64,14 @@ def table9(scale: Scale, place: Workplace) -> Computed:
     """Sharpness of the stylised pictures: the mean norm of the intensity's gradient, in 8-bit units."""
     where = studio(scale, place)
     rows: dict[str, tuple[str | None, ...]] = {
-        PAINTINGS: tuple(_mean(sharpness(where.artworks.test[domain].float() / 255)) for domain in STYLES)
+        PAINTINGS: tuple(_mean(sharpness(where.artworks.test[domain].float() / 255)) for domain in where.styles)
     }
     for name, get in _baselines(where).items():
-        rows[name] = tuple(_mean(sharpness(get(domain))) for domain in STYLES)
+        rows[name] = tuple(_mean(sharpness(get(domain))) for domain in where.styles)
     for method in METHODS:
-        found = [where.painted(method, domain) for domain in STYLES]
+        found = [where.painted(method, domain) for domain in where.styles]
         rows[method] = tuple(DASH if x is None else _mean(sharpness(x)) for x in found)
-    columns = tuple(NAMES[domain] for domain in STYLES)
+    columns = tuple(NAMES[domain] for domain in where.styles)
     size = where.artworks.test["photo"].shape[-1]
     return Computed(
         tables=(Printed(columns, rows, f"Ours: sharpness, pictures of {size} x {size}"),),
@@ -85,7 +86,7 @@ def table10(scale: Scale, place: Workplace) -> Computed:
     """Time for one picture, and the share of the decompositions in it."""
     where = studio(scale, place)
     about = circumstances("", gpu=where.device.type == "cuda")
-    domain, content = STYLES[0], where.contents()[:1].to(where.device)
+    domain, content = where.styles[0], where.contents()[:1].to(where.device)
     exemplar = where.exemplars(domain)[:1].to(where.device)
     runs: dict[str, Callable[[], object]] = {}
     shares = {}
@@ -106,7 +107,7 @@ def table10(scale: Scale, place: Workplace) -> Computed:
     remarks = [
         f"{machine}; medians of {ROUNDS[scale]} rounds, one picture of {size} x {size} in the style of another.",
         "The share is that of the roots of covariances, timed one by one with waits between them; GD-WCT has none. PI-WCT "
-        "runs its deflation as printed.",
+        "runs its deflation, as printed.",
         disturbance(about),
     ]
     caption = "Ours: one picture, batch 1"
@@ -123,7 +124,7 @@ def figure9(scale: Scale, place: Workplace) -> Computed:
 
 def figure10(scale: Scale, place: Workplace) -> Computed:
     """All methods side by side, on other photographs than Figure 9's."""
-    return _figure(scale, place, FIGURE_10, first=len(STYLES) * EACH[scale])
+    return _figure(scale, place, FIGURE_10, first=len(studio(scale, place).styles) * EACH[scale])
 
 
 def _figure(scale: Scale, place: Workplace, methods: tuple[str, ...], first: int) -> Computed:
@@ -181,10 +182,11 @@ def _accuracy_row(judge: Classifier, right: dict[str, float]) -> tuple[str | Non
     """Accuracy and difference for each domain, and their means; dashes where there are none."""
     full = {**right, "photo": judge.accuracy["photo"]}
     cells: list[str | None] = []
-    for domain in NAMES:
+    domains = [domain for domain in NAMES if domain in judge.domains]
+    for domain in domains:
         cells += _with_difference(full.get(domain), judge.accuracy[domain])
-    whole = all(domain in full for domain in NAMES)
-    mean = sum(full[domain] for domain in NAMES) / len(NAMES) if whole else None
+    whole = all(domain in full for domain in domains)
+    mean = sum(full[domain] for domain in domains) / len(domains) if whole else None
     return (*cells, *_with_difference(mean, judge.mean_accuracy))
 
 
@@ -200,11 +202,11 @@ def _distances(where: Studio, encoder: Features) -> Printed:
         makers[method] = lambda domain, method=method: where.painted(method, domain)  # type: ignore[misc]
     for name, get in makers.items():
         found: list[tuple[float, float]] = []
-        for domain in STYLES:
+        for domain in where.styles:
             painted = get(domain)
             if painted is not None:
                 found.append(_distance(where, encoder, painted, domain))
-        whole = len(found) == len(STYLES)
+        whole = len(found) == len(where.styles)
         rows[name] = tuple(f"{statistics.mean(some):.3f}" for some in zip(*found, strict=True)) if whole else (DASH, DASH)
     return Printed(("content distance", "style distance"), rows, "Ours: distances of VGG-19's features, smaller is nearer")
 

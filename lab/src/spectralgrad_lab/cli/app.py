@@ -1,10 +1,5 @@
 """The one application: list, run, train, report, demo, and the commands of the other files here."""
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import fields
-from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,53 +9,32 @@ from rich.markup import escape
 from rich.table import Table
 
 import spectralgrad as sg
-from spectralgrad.errors import OptionError, SpectralError
+from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Spec
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
-from spectralgrad_lab.records.store import Store
-from spectralgrad_lab.records.trial import Trial
-from spectralgrad_lab.sweep.local import cores, run_trials
+from spectralgrad_lab.records.store import Store, StoreError
+from spectralgrad_lab.sweep.local import cores
 
-from .bars import SPEAKS, Bars, label
-from .bench import EPILOG, STOPPED, BenchCommand, bench
+from .answers import ON, answered, answering, require_options
+from .bars import SPEAKS, progress_of
+from .bench import EPILOG, BenchCommand, bench
 from .decoders import convert_weights, train_decoders
 from .options import FOLDER, Data, Device, Records, ScaleOption, Seconds
 from .style import evaluate_style, gallery, train_style
+from .train import train_command
 from .transfer import run_transfer
 
 WIDE = 160  # columns where there is no terminal
-app = typer.Typer(help=(sg.__doc__ or "").partition("\n")[0], no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(
+    help=(sg.__doc__ or "").partition("\n")[0],
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 plain = Console(width=None if Console().is_terminal else WIDE, quiet=not SPEAKS)
-
-LATE = 3  # exit code when --seconds are over
-
-
-@contextmanager
-def answered(command: str) -> Iterator[None]:
-    """Turn what goes wrong into one line and an exit code."""
-    code, words = 0, ""
-    try:
-        yield
-    except OptionError as error:
-        code, words = 2, f"spectralgrad {error}"
-    except SpectralError as error:
-        code, words = 1, f"spectralgrad {error}"
-    except ModuleNotFoundError as error:
-        package = "'spectralgrad-lab[style]'" if command == "transfer" else "spectralgrad-lab"
-        code, words = 2, f"spectralgrad {command}: needs {error.name}: pip install {package}"
-    except OSError as error:
-        code, words = 1, f"spectralgrad {command}: {error.filename}: {error.strerror}."
-    except OutOfTime:
-        code, words = LATE, f"spectralgrad {command}: out of time; the same command goes on from here."
-    except KeyboardInterrupt:
-        rest = "what was written is whole" if command == "transfer" else "the same command goes on from here"
-        code, words = STOPPED, f"spectralgrad {command}: stopped; {rest}."
-    if code:
-        typer.echo(words, err=True)
-        raise typer.Exit(code)
 
 
 def _version(wanted: bool) -> None:
@@ -74,7 +48,9 @@ def _ids() -> list[str]:
 
 
 @app.callback()
-def options(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True)] = False) -> None:
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+) -> None:
     pass
 
 
@@ -115,78 +91,65 @@ def run(
 ) -> None:
     """Train or compute artifacts; what has a record is not run again."""
     with answered("run"):
+        require_options("run", device, seconds, data, jobs=jobs, ray=ray)
         deadline = Deadline.after(seconds)
         chosen = [find(id) for id in dict.fromkeys(ids)]  # a wrong one is told before the first is run
+        store = Store(records)
         for spec in chosen:
-            _sweep(spec, scale, Store(records), data=data, jobs=jobs, ray=ray, device=device, deadline=deadline)
+            try:
+                _sweep(spec, scale, store, data=data, jobs=jobs, ray=ray, device=device, deadline=deadline)
+            except OutOfTime as late:
+                raise OutOfTime(_left(chosen, scale, store, seconds)) from late
+
+
+def _left(chosen: list[Spec], scale: Scale, store: Store, seconds: float | None) -> str:
+    """What --seconds left to do, in words."""
+    trials = [trial for spec in chosen for trial in spec.trials(scale)]
+    done, begun = (sum(bool(test(trial)) for trial in set(trials)) for test in (store.outcome, store.lines))
+    if trials and not begun:
+        return f"--seconds {seconds:g} was too short to begin a training. Give more; {ON}"
+    some = f"{done} of {len(set(trials))} trainings have ended; " if trials else ""
+    return f"{some}{ON}"
 
 
 def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
-    with Bars(len(spec.trials(scale))) as bars:
-        run_spec(spec, scale, store, progress=bars, say=lambda text: bars.progress.console.print(escape(text)), **how)
-    from spectralgrad_lab.report.tables import arrange, measure
+    from spectralgrad_lab.report.answer import answer, trained
+    from spectralgrad_lab.report.findings import gather
+    from spectralgrad_lab.report.origin import cached, starts_of
+    from spectralgrad_lab.report.tables import arrange
 
-    if spec.entries:
-        _print(arrange([measure(entry, store) for entry in spec.entries(scale)]))
-    computed = store.load_computed(spec.id, scale) if spec.is_computed else None
-    if computed:
-        _print(computed.tables)
-        for remark in computed.remarks:
-            plain.print(escape(remark))
-        if computed.pictures:
-            plain.print(escape(f"{len(computed.pictures)} pictures in {store.folder / 'computed' / f'{spec.id}-{scale}'}"))
-
-
-def _print(tables: Any) -> None:
+    trials = spec.trials(scale)
+    told = {trial for trial in trials if store.outcome(trial) is not None}
+    if told:
+        plain.print(escape(f"{spec.id}: {len(told)} of {len(trials)} trainings {cached(starts_of(told, store))}."))
+    head = store.head_of_computed(spec.id, scale) if spec.is_computed else None
+    if head is not None:
+        plain.print(escape(f"{spec.id}: {cached([head])}."))
+    with progress_of(len(trials), spec.id, told) as progress:
+        run_spec(spec, scale, store, progress=progress, say=progress.say, **how)
+    found = gather(spec, scale, store)
+    if found.problem:
+        raise StoreError(found.problem)
+    tables = [*(arrange(found.cells) if found.cells else ()), *(found.result.tables if found.result else ())]
     for printed in tables:
-        assert isinstance(printed, Printed)
-        table = Table("", *map(escape, printed.columns), title=escape(printed.caption) or None)
-        for name, cells in printed.rows.items():
-            table.add_row(escape(name), *(escape(cell) if cell is not None else "?" for cell in cells))
-        plain.print(table)
+        _print(printed, ": ".join(filter(None, (found.banner, printed.caption))))
+    remarks = found.result.remarks if found.result else ()
+    for text in dict.fromkeys((trained(found) if trials else "", answer(found), *remarks)):
+        if text:
+            plain.print(escape(text))
+    if found.result and found.result.pictures:
+        folder = store.folder / "computed" / f"{spec.id}-{scale}"
+        plain.print(escape(f"{len(found.result.pictures)} pictures in {folder}"))
 
 
-def _train(folder: Path | None, device: str, records: Path, values: dict[str, Any]) -> None:
-    """Train one trial; every field of it is a flag."""
-    with answered("train"):
-        values["treatments"] = tuple(filter(None, values["treatments"].split(",")))
-        try:
-            values["milestones"] = tuple(int(word) for word in filter(None, values["milestones"].split(",")))
-        except ValueError:
-            raise OptionError(f"`train`: --milestones must be epochs with commas, got {values['milestones']!r}.") from None
-        trial, store = Trial(**values), Store(records)
-        with Bars(1) as bars:
-            run_trials([trial], store, data=folder, device=device, progress=bars)
-        outcome = store.outcome(trial)
-        assert outcome is not None
-        end = f"test error {outcome.test_error} %" if outcome.status == "finished" else outcome.reason
-        plain.print(escape(f"{label(trial)}: {outcome.status}, {end}; record {trial.key}"))
+def _print(printed: Printed, title: str) -> None:
+    table = Table("", *map(escape, printed.columns), title=escape(title) or None)
+    for name, cells in printed.rows.items():
+        table.add_row(escape(name), *(escape(cell) if cell is not None else "?" for cell in cells))
+    plain.print(table)
 
 
-def _flags() -> Callable[..., None]:
-    """`_train` with a flag for each field of a trial: a new field is a new flag."""
-    folder = Annotated[Path | None, typer.Option("--data-folder", help="of the data sets")]
-    made: dict[str, tuple[Any, Any]] = {"data_folder": (folder, None)}
-    made |= {"device": (Device, "auto"), "records": (Records, FOLDER)}
-    for field in fields(Trial):
-        kind, default = (
-            (str, ",".join(map(str, field.default))) if isinstance(field.default, tuple) else (field.type, field.default)
-        )
-        made[field.name] = (kind, default)
-
-    def train(**values: Any) -> None:
-        _train(values.pop("data_folder"), values.pop("device"), values.pop("records"), values)
-
-    only = inspect.Parameter.KEYWORD_ONLY
-    train.__doc__ = _train.__doc__
-    train.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, only, default=default, annotation=kind) for name, (kind, default) in made.items()]
-    )
-    train.__annotations__ = {name: kind for name, (kind, _) in made.items()}
-    return train
-
-
-app.command("train")(_flags())
+app.command("train")(train_command())
 
 
 @app.command()
@@ -210,32 +173,24 @@ def report(
 
 @app.command()
 def demo(out: Annotated[Path, typer.Option("--out", "-o", help="folder of records and page")] = Path("demo")) -> None:
-    """Every method by group size on digits, in three minutes: what fails, fails."""
+    """Every method by group size on digits, in three minutes: what fails, what does not, and why."""
     with answered("demo"):
         from spectralgrad_lab.report.page import write_page
 
-        from .demo import SPEC
+        from .demo import SPEC, conclusion
+        from .why import WHY
 
         store = Store(out / "records")
-        _sweep(SPEC, "smoke", store, jobs=cores(), device="cpu")
-        typer.echo(f"\nThe page: {write_page(out / 'page', store, {SPEC.id: SPEC}, 'smoke')}")
+        for spec in (SPEC, WHY):
+            _sweep(spec, "smoke", store, jobs=cores(), device="cpu")
+        page = write_page(out / "page", store, {spec.id: spec for spec in (SPEC, WHY)}, "smoke")
+        typer.echo(f"\n{conclusion(store)}\n\nThe picture: {page.parent / f'{WHY.id}.png'}\nThe page: {page}")
 
 
-def _answering(command: str, function: Callable[..., None]) -> Callable[..., None]:
-    """A command of another file: its flags, and our answers to what goes wrong."""
-
-    @wraps(function)
-    def call(*args: Any, **options: Any) -> None:
-        with answered(command):
-            function(*args, **options)
-
-    return call
-
-
-app.command("transfer")(_answering("transfer", run_transfer))
-app.command("train-style")(_answering("train-style", train_style))
-app.command("evaluate")(_answering("evaluate", evaluate_style))
-app.command("gallery")(_answering("gallery", gallery))
-app.command("train-decoders")(_answering("train-decoders", train_decoders))
-app.command("convert-weights")(_answering("convert-weights", convert_weights))
-app.command("bench", cls=BenchCommand, epilog=EPILOG)(_answering("bench", bench))
+app.command("transfer")(answering("transfer", run_transfer))
+app.command("train-style")(answering("train-style", train_style))
+app.command("evaluate")(answering("evaluate", evaluate_style))
+app.command("gallery")(answering("gallery", gallery))
+app.command("train-decoders")(answering("train-decoders", train_decoders))
+app.command("convert-weights")(answering("convert-weights", convert_weights))
+app.command("bench", cls=BenchCommand, epilog=EPILOG)(answering("bench", bench))

@@ -1,4 +1,4 @@
-"""Photographs and paintings in four folders: the domains between which style is transferred (PAMI section 5.3)."""
+"""Photographs and paintings, a folder for each domain: the domains between which style is transferred (PAMI section 5.3)."""
 
 import os
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from .procedural import dabs, flat_areas, photographs, swirls
 
 PAINTINGS = ("vangogh", "monet", "ukiyoe")
 DOMAINS = ("photo", *PAINTINGS)
+CEZANNE = "cezanne"
 FOLDER = "artworks"
 SIZE = 256
 TEST_SHARE = 0.15
@@ -39,16 +40,17 @@ def load_artworks(data: Path | None = None, size: int = SIZE, domains: Sequence[
     Args:
         data: the directory; None is the environment variable SPECTRALGRAD_DATA.
         size: pixels a side.
-        domains: which folders; a part of DOMAINS.
+        domains: which folders, of any name.
 
     Raises:
-        OptionError: an unknown domain, or a size that is no whole number >= 1.
+        OptionError: a domain that is no name of a folder, or a size that is no whole number >= 1.
         DataError: a folder is missing or holds too little, or a file is damaged; the message says what to put where.
     """
     _require("load_artworks", size, "size")
-    unknown = [name for name in domains if name not in DOMAINS]
-    if unknown or not domains:
-        raise OptionError(f"`load_artworks`: domains must be among {', '.join(DOMAINS)}, got {tuple(domains)!r}.")
+    if not domains or any(name in ("", ".", "..") or Path(name).name != name for name in domains):
+        raise OptionError(
+            f"`load_artworks`: domains must be names of folders, such as {', '.join(DOMAINS)}, got {tuple(domains)!r}."
+        )
     root = _root(data, domains)
     train, test = {}, {}
     for name in domains:
@@ -60,6 +62,15 @@ def load_artworks(data: Path | None = None, size: int = SIZE, domains: Sequence[
             )
         train[name], test[name] = split(read_images("artworks", paths, size))
     return Artworks(train, test)
+
+
+def known_domains(data: Path | None = None) -> tuple[str, ...]:
+    """The domains of PAMI that a directory holds: DOMAINS, which must be there, and Cezanne's where it is."""
+    try:
+        _root(data, (*DOMAINS, CEZANNE))
+    except DataError:
+        return DOMAINS
+    return (*DOMAINS, CEZANNE)
 
 
 def embedded_artworks(size: int = 64, count: int = 24) -> Artworks:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from .dataset import Dataset
+from .source import Source
 
 BORDER = 8  # a crop moves by up to 1/8 of the size: 4 pixels at 32, as the papers' protocol has it
 SHARE = 0.25  # of a GPU's free memory that images may take
@@ -42,22 +43,27 @@ class Epoch:
         self.shift = torch.randint(2 * self.border + 1, (2, n), generator=source).to(y.device)  # down, right
         self.mirrored = ((torch.rand(n, generator=source) < 0.5) & flip).to(y.device)
 
-    def batches(self, size: int, rank: int = 0, world: int = 1) -> Iterator[tuple[Tensor, Tensor, int]]:
+    def batches(
+        self, size: int, rank: int = 0, world: int = 1, *, drop_last: bool = False
+    ) -> Iterator[tuple[Tensor, Tensor, int]]:
         """Images (B, C, S, S) uint8 and labels (B,), this rank's share of a batch, and the size of the whole batch.
 
         Images that do not lie where the labels are (too many for the device) are brought there batch by batch.
+        ``drop_last`` leaves out the images that do not fill a batch.
         """
-        for start in range(0, len(self.order), size):
+        for start in range(0, len(self.order) - (size - 1 if drop_last else 0), size):
             stop = min(start + size, len(self.order))
             mine = slice(start + (stop - start) * rank // world, start + (stop - start) * (rank + 1) // world)
             index = self.order[mine]
             x = self.x[index.to(self.x.device)].to(self.y.device, non_blocking=True)
-            yield self._augmented(x, mine), self.y[index], stop - start
+            if self.augment:
+                x = augmented(x, self.border, self.shift[:, mine], self.mirrored[mine])
+            yield x, self.y[index], stop - start
 
-    def _augmented(self, x: Tensor, part: slice) -> Tensor:
-        if not self.augment:
-            return x
-        return crop(pad(x, [self.border] * 4), x.shape[-1], self.shift[:, part], self.mirrored[part])
+
+def augmented(x: Tensor, border: int, shift: Tensor, mirrored: Tensor) -> Tensor:
+    """Images (B, C, S, S) cropped from a border of zeros by shifts (2, B), some mirrored (B,)."""
+    return crop(pad(x, [border] * 4), x.shape[-1], shift, mirrored)
 
 
 def crop(x: Tensor, size: int, shift: Tensor, mirrored: Tensor) -> Tensor:
@@ -76,10 +82,10 @@ def crop(x: Tensor, size: int, shift: Tensor, mirrored: Tensor) -> Tensor:
     return x[image, :, rows.unsqueeze(2), columns.unsqueeze(1)].permute(0, 3, 1, 2)
 
 
-def standardised(x: Tensor, data: Dataset, dtype: torch.dtype) -> Tensor:
+def standardised(x: Tensor, data: Source, dtype: torch.dtype) -> Tensor:
     """(x - mean) / std by channel, in ``dtype``; mean and std lie where x does."""
     mean, std = (value.to(dtype).view(-1, 1, 1) for value in (data.mean, data.std))
-    return ((x.to(dtype) - mean) / std).contiguous()
+    return (x.to(dtype) - mean) / std
 
 
 def placed(data: Dataset, device: torch.device) -> Dataset:

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 in their official python layout."""
+"""CIFAR-10 and CIFAR-100: the official python layout, lossless sheets, or folders of PNGs."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -7,9 +7,13 @@ import torch
 from torch import Tensor
 
 from .dataset import DataError, Dataset, assemble, find_folder
+from .images import list_images, read_images
+from .known import require_known
 from .pickles import read_pickle
+from .sheets import read_sheets
 
-PIXELS = 3 * 32 * 32
+SIZE = 32
+PIXELS = 3 * SIZE * SIZE
 
 
 class _Layout(NamedTuple):
@@ -19,6 +23,8 @@ class _Layout(NamedTuple):
     labels: str  # the key
     classes: int
     archive: str
+    others: tuple[str, ...]  # folders of sheets, or of train/<class>/*.png and test/<class>/*.png
+    parts: int  # files of sheets
 
 
 LAYOUTS = {
@@ -29,8 +35,19 @@ LAYOUTS = {
         "labels",
         10,
         "cifar-10-python.tar.gz",
+        ("cifar10",),
+        2,
     ),
-    "cifar100": _Layout("cifar-100-python", ("train",), "test", "fine_labels", 100, "cifar-100-python.tar.gz"),
+    "cifar100": _Layout(
+        "cifar-100-python",
+        ("train",),
+        "test",
+        "fine_labels",
+        100,
+        "cifar-100-python.tar.gz",
+        ("cifar100", "CIFAR-100-dataset"),
+        3,
+    ),
 }
 
 
@@ -41,20 +58,48 @@ def load_cifar(
 
     Args:
         name: "cifar10" or "cifar100".
-        data: the directory that holds cifar-10-batches-py or cifar-100-python, or one of these itself.
+        data: the directory that holds cifar-10-batches-py or cifar-100-python, or one of these itself; or cifar10 or
+            cifar100, with part1.npz, part2.npz, ... or with train/<class>/*.png and test/<class>/*.png.
         train_samples, test_samples: a fixed random part only.
 
     Raises:
-        DataError: a file is missing, truncated or not official; the message says what to put where.
+        DataError: a file is missing, truncated or not official, or a whole half is not the public one by its numbers of
+            images, mean and deviation; the message says what to put where.
     """
     layout = LAYOUTS[name]
-    holds = f"{', '.join(layout.train)} and {layout.test}, as unpacked from {layout.archive}"
-    folder = find_folder(name, data, (layout.folder,), holds)
-    advice = f"Unpack {layout.archive} again: {layout.folder}/ holds {holds}."
-    train = [_read(name, layout, folder / file, advice) for file in layout.train]
-    test = _read(name, layout, folder / layout.test, advice)
-    x, y = torch.cat([images for images, _ in train]), torch.cat([labels for _, labels in train])
-    return assemble((x, y), test, layout.classes, train_samples=train_samples, test_samples=test_samples)
+    files = f"{', '.join(layout.train)} and {layout.test}, as unpacked from {layout.archive}"
+    holds = f"{files}; or {layout.others[0]}/ with part1.npz to part{layout.parts}.npz, or with train/ and test/ of PNGs"
+    folder = find_folder(name, data, (layout.folder, *layout.others), holds)
+    if (folder / "part1.npz").exists():
+        train, test = read_sheets(name, folder, layout.parts, layout.classes)
+        advice = f"Pack {folder} again."
+    elif (folder / "train").is_dir():
+        advice = f"Copy {folder} again."
+        train, test = _read_pngs(name, folder, layout.classes, advice)
+    else:
+        advice = f"Unpack {layout.archive} again: {layout.folder}/ holds {files}."
+        halves = [_read(name, layout, folder / file, advice) for file in (*layout.train, layout.test)]
+        train = torch.cat([x for x, _ in halves[:-1]]), torch.cat([y for _, y in halves[:-1]])
+        test = halves[-1]
+    for part, half, samples in (("train", train, train_samples), ("test", test, test_samples)):
+        if samples is None:
+            require_known(name, part, *half, advice)
+    return assemble(train, test, layout.classes, train_samples=train_samples, test_samples=test_samples)
+
+
+def _read_pngs(name: str, folder: Path, classes: int, advice: str) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Both halves of train/<class>/*.png and test/<class>/*.png; classes are numbered by name, as in the official files."""
+    names = sorted(path.name for path in (folder / "train").iterdir() if path.is_dir())
+    if len(names) != classes:
+        raise DataError(f"`{name}`: {folder / 'train'} must hold {classes} folders, one a class, got {len(names)}. {advice}")
+    halves = []
+    for part in ("train", "test"):
+        missing = [each for each in names if not (folder / part / each).is_dir()]
+        if missing:
+            raise DataError(f"`{name}`: {folder / part / missing[0]} is missing. {advice}")
+        files = [(path, label) for label, each in enumerate(names) for path in list_images(folder / part / each)]
+        halves.append((read_images(name, [path for path, _ in files], SIZE), torch.tensor([label for _, label in files])))
+    return halves[0], halves[1]
 
 
 def _read(name: str, layout: _Layout, path: Path, advice: str) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class DataError(SpectralError, OSError):
 
 
 class Dataset(NamedTuple):
-    """Images and labels for training and test.
+    """Images and labels for training and test, in memory: a `Source`.
 
     train_x, test_x: (N, channels, size, size), uint8. train_y, test_y: (N,), int64. classes: how many.
     mean, std: of the training images by channel, in the units of the images. flip: whether a mirrored image keeps its label.
@@ -42,6 +43,51 @@ class Dataset(NamedTuple):
     @property
     def size(self) -> int:
         return self.train_x.shape[-1]
+
+    @property
+    def train_count(self) -> int:
+        return len(self.train_y)
+
+    @property
+    def test_count(self) -> int:
+        return len(self.test_y)
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """None: a broken file is refused when the set is read."""
+        return ()
+
+    def on(self, device: torch.device) -> "Dataset":
+        """The data set on the device; the images stay behind where they would take most of its memory."""
+        from .batches import placed  # which needs this file
+
+        return placed(self, device)
+
+    def train_batches(
+        self,
+        batch: int,
+        *,
+        seed: int,
+        epoch: int,
+        augment: bool = True,
+        rank: int = 0,
+        world: int = 1,
+        drop_last: bool = False,
+    ) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """One `Epoch`; see `Source`."""
+        from .batches import Epoch
+
+        order = Epoch(self.train_x, self.train_y, seed=seed, epoch=epoch, augment=augment, flip=self.flip)
+        for x, y, samples in order.batches(batch, rank, world):
+            if samples == batch or not drop_last:
+                yield x, y, samples
+
+    def test_batches(self, batch: int, *, rank: int = 0, world: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test images of this rank; see `Source`."""
+        stop = self.test_count * (rank + 1) // world
+        for start in range(self.test_count * rank // world, stop, batch):
+            part = slice(start, min(start + batch, stop))
+            yield self.test_x[part].to(self.test_y.device, non_blocking=True), self.test_y[part]
 
 
 def assemble(
@@ -97,14 +143,15 @@ def find_folder(who: str, data: Path | None, names: tuple[str, ...], holds: str)
     came = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if came is None:
         raise DataError(
-            f"`{who}`: needs a directory with {names[0]}/, which holds {holds}. Pass --data DIR, or set {VARIABLE}=DIR."
+            f"`{who}`: needs a directory with {names[0]}/, which holds {holds}. Pass --data DIR (to train: --data-folder "
+            f"DIR), or set {VARIABLE}=DIR. Scale smoke needs no data."
         )
     for folder in (*(came / name for name in names), came):
         if folder.is_dir() and (folder is not came or came.name in names):
             return folder
     raise DataError(
-        f"`{who}`: {came} must hold {names[0]}/, with {holds}; there is none. Put it there, pass another --data DIR, or set "
-        f"{VARIABLE}."
+        f"`{who}`: {came} must hold {names[0]}/, with {holds}; there is none. Put it there, pass another --data DIR (to "
+        f"train: --data-folder DIR), or set {VARIABLE}. Scale smoke needs no data."
     )
 
 

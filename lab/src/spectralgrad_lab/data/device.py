@@ -29,11 +29,17 @@ def torch_device(who: str, name: str) -> torch.device:
 
 
 @contextmanager
-def fastest_convolutions() -> Iterator[None]:
-    """Let cuDNN try its algorithms: the shapes of a training never change."""
-    before = torch.backends.cudnn.benchmark
+def convolutions(exact: bool = False) -> Iterator[None]:
+    """Let cuDNN try its algorithms: the shapes of a training never change.
+
+    ``exact``: what is left in float32 is not rounded to TF32. Under autocast that is the stem and what is decomposed; all
+    other convolutions are in half precision.
+    """
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
     torch.backends.cudnn.benchmark = True
+    if exact:
+        torch.backends.cudnn.allow_tf32 = False
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = before

@@ -1,21 +1,48 @@
-"""Image files as one uint8 tensor, decoded by several threads."""
+"""Image files as one uint8 tensor, decoded by several processes."""
 
-import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .dataset import DataError, memory_of
+from .stream import Decoder, listed, stream
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp")
+BATCH = 128  # images that a process decodes at a time
 
 
 def list_images(folder: Path) -> list[Path]:
-    """The image files of a folder, sorted by name."""
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    """The image files of a folder, sorted by name; hidden ones are none."""
+    return sorted(path for path in folder.iterdir() if is_image(path.name))
+
+
+def is_image(name: str) -> bool:
+    """Whether a file of that name is an image, and not a hidden one.
+
+    >>> is_image("a.JPEG"), is_image("._a.JPEG"), is_image("a.txt")
+    (True, False, False)
+    """
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
+
+
+class _Squares(Decoder):
+    """The middle square of each picture, scaled where it is not of that size."""
+
+    def square(self, image: "Image", *_: int) -> "Image":
+        from PIL.Image import Resampling
+
+        width, height = image.size
+        if (width, height) == (self.size, self.size):
+            return image
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        return image.resize((self.size, self.size), Resampling.BILINEAR, (left, top, left + side, top + side))
 
 
 def read_images(who: str, paths: Sequence[Path], size: int) -> Tensor:
@@ -25,33 +52,17 @@ def read_images(who: str, paths: Sequence[Path], size: int) -> Tensor:
         DataError: a file that is no image, or is truncated; or all of them do not fit into memory.
     """
     try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise DataError(f"`{who}`: needs Pillow. Install it with pip install spectralgrad-lab.") from error
-    try:
         result = torch.empty(len(paths), 3, size, size, dtype=torch.uint8)
     except RuntimeError as error:
         raise DataError(
             f"`{who}`: {len(paths)} images of {size} x {size} take {memory_of(len(paths), 3, size)}, more than there is. "
             "Take a part of them: train_samples and test_samples of a trial."
         ) from error
-
-    def decode(index: int) -> None:
-        path = paths[index]
-        try:
-            with Image.open(path) as file:
-                image = file.convert("RGB")  # greyscale, CMYK and palettes too
-        except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"`{who}`: {path} must be a whole image file: {error}. Unpack the archive again.") from error
-        width, height = image.size
-        if (width, height) != (size, size):
-            side = min(width, height)
-            left, top = (width - side) // 2, (height - side) // 2
-            image = image.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
-        flat = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        result[index] = flat.view(size, size, 3).permute(2, 0, 1)
-
-    with ThreadPoolExecutor(max(1, min(32, os.cpu_count() or 1))) as pool:
-        for _ in pool.map(decode, range(len(paths))):
-            pass
+    decoder = _Squares(who, listed(Path(), map(str, paths), [0] * len(paths)), size, size)
+    rows = torch.zeros(len(paths), 4, dtype=torch.int64)
+    rows[:, 0] = torch.arange(len(paths))
+    done = 0
+    for read in stream(decoder, rows.split(BATCH)):
+        result[done : done + len(read.x)] = read.x
+        done += len(read.x)
     return result

@@ -6,6 +6,7 @@ import torch
 
 from .dataset import DataError, Dataset, assemble, find_folder, subset
 from .images import list_images, read_images
+from .known import require_known
 
 FOLDER = "tiny-imagenet-200"
 SIZE = 64
@@ -22,7 +23,8 @@ def load_tinyimagenet(
         train_samples, test_samples: a fixed random part only, and only its files are read.
 
     Raises:
-        DataError: something is missing or damaged; the message says what to put where.
+        DataError: something is missing or damaged, or a whole half is not the public one by its numbers of images, mean and
+            deviation; the message says what to put where.
     """
     holds = "wnids.txt, train/<class>/images/*.JPEG, val/images/*.JPEG and val/val_annotations.txt"
     folder = find_folder("tinyimagenet", data, (FOLDER,), f"{holds}, as unpacked from tiny-imagenet-200.zip")
@@ -45,19 +47,14 @@ def load_tinyimagenet(
                 f"{line[:60]!r}. {_ADVICE}"
             )
         test.append((folder / "val" / "images" / file, number[name]))
-    halves = [
-        read_labelled("tinyimagenet", part, SIZE, samples)
-        for part, samples in ((train, train_samples), (test, test_samples))
-    ]
+    halves = []
+    for part, files, samples in (("train", train, train_samples), ("test", test, test_samples)):
+        index, labels = subset(torch.arange(len(files)), torch.tensor([label for _, label in files]), samples)
+        half = read_images("tinyimagenet", [files[i][0] for i in index.tolist()], SIZE), labels
+        if samples is None:
+            require_known("tinyimagenet", part, *half, _ADVICE)
+        halves.append(half)
     return assemble(halves[0], halves[1], len(classes))
-
-
-def read_labelled(
-    who: str, files: list[tuple[Path, int]], size: int, samples: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images and labels of a fixed random part of the files, or of all."""
-    index, labels = subset(torch.arange(len(files)), torch.tensor([label for _, label in files]), samples)
-    return read_images(who, [files[i][0] for i in index.tolist()], size), labels
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,5 +1,6 @@
 """Networks that end in the root of a covariance in place of a mean: global covariance pooling (GCP)."""
 
+import torch
 from torch import Tensor
 from torch.nn import Flatten, Linear, Module, Sequential
 
@@ -41,4 +42,6 @@ class PooledResNet(Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.trunk.features(x))  # type: ignore[no-any-return]
+        features = self.trunk.features(x)
+        with torch.autocast(x.device.type, enabled=False):
+            return self.head(features.to(x.dtype))  # type: ignore[no-any-return]

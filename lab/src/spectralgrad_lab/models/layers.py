@@ -60,6 +60,12 @@ class LayerOptions(Protocol):
     def rank(self) -> int | None: ...
     @property
     def running(self) -> str: ...
+    @property
+    def deflation(self) -> str: ...
+    @property
+    def through(self) -> str: ...
+    @property
+    def first_stride(self) -> int | None: ...
 
 
 def differentiation(options: LayerOptions) -> dict[str, Any]:
@@ -77,10 +83,20 @@ def differentiation(options: LayerOptions) -> dict[str, Any]:
             "Leave them out."
         )
     steps = STEPS.get(method, 0) if options.iterations is None else options.iterations
-    if method == "svd-pi" and options.layer in ("zca", "pca"):
-        # Alg. 1 breaks at eigenvalues of the shifted covariance that are not above the shift.
-        return {"gradient": sg.PowerIteration(steps, min_eigenvalue=options.eps)}
+    if method == "svd-pi":
+        return {"gradient": _svd_pi(options, steps)}
     return {"gradient": GRADIENTS[method](steps)} if method in GRADIENTS else {"solver": SOLVERS[method](steps)}
+
+
+def _svd_pi(options: LayerOptions, steps: int) -> sg.PowerIteration:
+    """NIPS19's Alg. 1. It breaks at eigenvalues of the shifted covariance that are not above the shift.
+
+    Denoising shifts variances and not the matrix that it decomposes: there the break is at 0. Pooling has it as printed
+    alone: with two-sided deflation, which is ours, it keeps every eigenvector.
+    """
+    deflation = cast(Literal["two-sided", "printed"], options.deflation)
+    breaks = options.layer in ("zca", "pca") or (options.layer == "gcp" and deflation == "printed")
+    return sg.PowerIteration(steps, min_eigenvalue=options.eps if breaks else 0.0, deflation=deflation)
 
 
 def norm_of(options: LayerOptions) -> Norm:
@@ -95,6 +111,7 @@ def norm_of(options: LayerOptions) -> Norm:
 
     >>> from types import SimpleNamespace
     >>> plain = dict(d=4, eps=1e-4, iterations=3, energy=None, rank=None, running="covariance")
+    >>> plain |= dict(deflation="two-sided", through="projector")
     >>> norm_of(SimpleNamespace(layer="zca", method="taylor", **plain))(8).gradient
     Taylor(degree=3)
     """
@@ -104,7 +121,8 @@ def norm_of(options: LayerOptions) -> Norm:
         return lambda channels: watched(BatchNorm2d(channels), options.d) if layer == "bn" else BatchNorm2d(channels)
     how = differentiation(options)
     if layer == "denoise":
-        return lambda channels: PCADenoise2d(channels, energy=options.energy, rank=options.rank, eps=options.eps, **how)
+        how |= {"energy": options.energy, "rank": options.rank, "through": options.through, "running": options.running}
+        return lambda channels: PCADenoise2d(channels, eps=options.eps, **how)
     whitening = cast(Literal["zca", "pca"], layer)
     running = cast(Literal["covariance", "whitening"], options.running)
     return lambda channels: DecorrelatedBatchNorm2d(
@@ -126,6 +144,13 @@ def require_options(options: LayerOptions) -> None:
         raise OptionError(f"`Trial`: layer must be one of {', '.join(LAYERS)}, got {layer!r}.")
     if layer != "denoise" and not (options.energy is None and options.rank is None):
         raise OptionError(f"`Trial`: energy and rank belong to layer denoise, got layer {layer}. Leave them out.")
+    if options.deflation != "two-sided" and (layer == "bn" or method != "svd-pi"):
+        raise OptionError(
+            f"`Trial`: deflation is that of svd-pi, got {options.deflation!r} for {method}. Leave it out: "
+            "pi always deflates as printed."
+        )
+    if options.through != "projector" and layer != "denoise":
+        raise OptionError(f"`Trial`: through belongs to layer denoise, got {options.through!r} for {layer}. Leave it out.")
     if layer == "bn":
         if method not in ("exact", "bn") or options.iterations is not None:
             raise OptionError(f"`Trial`: batch norm has nothing to differentiate by {method!r}. Leave method out.")

@@ -102,7 +102,8 @@ class ResNet(Module):
         stem: "cifar", 3 x 3 at stride 1; or "imagenet", 7 x 7 at stride 2 and a max pooling.
         first_stride: of the first stage.
         norm: makes the normalisation after the first convolution, from its number of channels.
-        block_norm: makes every normalisation of the first residual block (DRAFT's «1 block»).
+        block_norm: makes every normalisation of the first ``blocks`` residual blocks (DRAFT's «1 block»).
+        blocks: how many, from the first one on.
 
     Raises:
         OptionError: a size that is no whole number >= 1, or an unknown stem.
@@ -127,6 +128,7 @@ class ResNet(Module):
         first_stride: int = 1,
         norm: Norm = BatchNorm2d,
         block_norm: Norm = BatchNorm2d,
+        blocks: int = 1,
     ) -> None:
         channels = width if stem_channels is None else stem_channels
         sizes = {"num_classes": num_classes, "in_channels": in_channels, "width": width, "stem_channels": channels}
@@ -144,13 +146,13 @@ class ResNet(Module):
         self.pool = Identity() if small else MaxPool2d(3, 2, 1)
         self.stages = Sequential()
         for stage, depth in enumerate(depths):
-            blocks = Sequential()
+            residual = Sequential()
             for index in range(depth):
                 stride = 1 if index else 2 if stage else first_stride
-                inside = block_norm if stage == index == 0 else BatchNorm2d
-                blocks.append(block(channels, width * 2**stage, stride, inside))
+                inside = block_norm if sum(depths[:stage]) + index < blocks else BatchNorm2d
+                residual.append(block(channels, width * 2**stage, stride, inside))
                 channels = width * 2**stage * block.expansion
-            self.stages.append(blocks)
+            self.stages.append(residual)
         self.mean = AdaptiveAvgPool2d(1)
         self.classifier = Linear(channels, num_classes)
         for module in self.modules():
@@ -159,7 +161,10 @@ class ResNet(Module):
 
     def features(self, x: Tensor) -> Tensor:
         """The last map, (N, C, H, W), of images (N, in_channels, H, W): what a pooling head takes."""
-        return self.stages(self.pool(torch.relu(self.norm1(self.conv1(x)))))  # type: ignore[no-any-return]
+        with torch.autocast(x.device.type, enabled=False):
+            # Rounding conv1's output to bfloat16 would break the ties of its covariance, which has rank 27 at most.
+            x = torch.relu(self.norm1(self.conv1(x)))
+        return self.stages(self.pool(x))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.mean(self.features(x)).flatten(1))  # type: ignore[no-any-return]

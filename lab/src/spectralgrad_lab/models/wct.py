@@ -60,19 +60,19 @@ class Generator(nn.Module):
     """Hops from high level to low level, then back to pictures (N, 3, 4 h, 4 w) in [0, 1].
 
     Each hop whitens the features in groups, colours them with its own (S_c, mu_c), and passes them to convolutions. There
-    is no other normalisation: whitening is one.
+    is no other normalisation: whitening is one. ``how`` is eps, iterations and deflation, of `Roots`.
     """
 
-    def __init__(self, variant: str, width: int, group_size: int, eps: float, iterations: int | None, hops: int) -> None:
+    def __init__(self, variant: str, width: int, group_size: int, hops: int, how: tuple[Any, ...]) -> None:
         super().__init__()
         channels = 4 * width
         self.group_size = group_size
         self.steps: Any = nn.ModuleList(
-            Learned(channels, group_size) if variant == "gd" else Decomposed(channels, variant, group_size, eps, iterations)
+            Learned(channels, group_size) if variant == "gd" else Decomposed(channels, variant, group_size, *how)
             for _ in range(hops)
         )
         self.blocks = nn.ModuleList(Residual(channels, normalised=False) for _ in range(hops))
-        self.colouring = None if variant == "gd" else Roots(variant, inverse=False, eps=eps, iterations=iterations)
+        self.colouring = None if variant == "gd" else Roots(variant, False, *how)
         self.up = nn.ModuleList(_refined(a, b) for a, b in ((channels, 2 * width), (2 * width, width)))
         self.last = nn.Conv2d(width, 3, 7, padding=3, padding_mode="reflect")
 
@@ -120,6 +120,7 @@ class StyleNetwork(nn.Module):
         group_size: channels that are whitened together; must divide 4 width.
         eps: the shift of the covariances.
         iterations: K of taylor (9) or the steps of pi (19).
+        deflation: of pi: two-sided, or printed as in NIPS19.
         hops: whitening-colouring steps.
         blocks: residual blocks of the content encoder.
 
@@ -139,17 +140,18 @@ class StyleNetwork(nn.Module):
         group_size: int = 32,
         eps: float = 0.01,
         iterations: int | None = None,
+        deflation: str = "two-sided",
         hops: int = 5,
         blocks: int = 2,
     ) -> None:
-        _require_options(variant, width, group_size, eps, iterations, hops, blocks)
+        _require_options(variant, width, group_size, eps, iterations, deflation, hops, blocks)
         super().__init__()
         self.variant = variant
         channels = 4 * width
         self.content = nn.Sequential(_stem(width, normalised=True), *(Residual(channels, True) for _ in range(blocks)))
         # No normalisation here: means and covariances are what this encoder has to tell.
         self.style = nn.Sequential(_stem(width, normalised=False), Residual(channels, False))
-        self.generator = Generator(variant, width, group_size, eps, iterations, hops)
+        self.generator = Generator(variant, width, group_size, hops, (eps, iterations, deflation))
         self._start()
 
     def _start(self) -> None:
@@ -237,7 +239,7 @@ def _whole(x: Tensor) -> Tensor:
 
 
 def _require_options(
-    variant: str, width: int, group_size: int, eps: float, iterations: int | None, hops: int, blocks: int
+    variant: str, width: int, group_size: int, eps: float, iterations: int | None, deflation: str, hops: int, blocks: int
 ) -> None:
     if variant not in VARIANTS:
         raise OptionError(f"`StyleNetwork`: variant must be one of {', '.join(VARIANTS)}, got {variant!r}.")
@@ -248,5 +250,7 @@ def _require_options(
         raise OptionError(f"`StyleNetwork`: group_size must divide the {4 * width} channels (4 width), got {group_size}.")
     if not (is_number(eps) and eps > 0):
         raise OptionError(f"`StyleNetwork`: eps must be a finite number > 0, got {eps!r}.")
+    if deflation != "two-sided" and variant == "gd":
+        raise OptionError(f"`StyleNetwork`: deflation is that of pi; gd has none, got {deflation!r}.")
     if iterations is not None and variant == "gd":
         raise OptionError(f"`StyleNetwork`: iterations are those of taylor and pi; gd has none, got {iterations!r}.")

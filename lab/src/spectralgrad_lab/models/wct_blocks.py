@@ -1,12 +1,14 @@
 """Whitening and colouring inside a network: by decompositions (PAMI 5.3, eq. 30-33), or learned with regularisers."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.power.iteration import kept_pairs
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.nn.powers import centred, covariance
 
@@ -32,25 +34,29 @@ class Roots(nn.Module):
     """(M + eps I)^(-1/2) or (M + eps I)^(1/2) of covariances, with the gradient of a variant.
 
     exact is the gradient of the matrix function; clip and taylor go through eigenvectors as in PAMI; pi is NIPS19's SVD-PI,
-    which also drops what its breaking conditions drop. In training pi takes the series that its iterations sum to:
-    s steps with two-sided deflation are `Taylor(s - 1)` (docs/rules/power_iteration.md), without a loop over eigenvectors
-    and steps. In evaluation it runs the algorithm as printed, so that its time can be measured.
+    which also drops what its breaking conditions drop. In training pi takes the series that its iterations sum to, without
+    a loop over eigenvectors and steps (docs/rules/power_iteration.md): s steps with two-sided deflation are `Taylor(s - 1)`,
+    as printed they are a degree less for the pairs reached through the deflation. In evaluation it runs the algorithm, so
+    that its time can be measured.
 
     Args:
         variant: clip, pi, taylor or exact.
         inverse: the inverse root.
         eps: the shift; eigenvalues below it count as it.
         iterations: K of Taylor or the steps of pi; None for 9 and 19.
+        deflation: of pi: two-sided or printed.
 
     >>> Roots("exact", inverse=True, eps=1.0)(3 * torch.eye(2))
     tensor([[0.5000, 0.0000],
             [0.0000, 0.5000]])
     """
 
-    def __init__(self, variant: str, inverse: bool, eps: float, iterations: int | None = None) -> None:
+    def __init__(
+        self, variant: str, inverse: bool, eps: float, iterations: int | None = None, deflation: str = "two-sided"
+    ) -> None:
         super().__init__()
         self.variant, self.inverse, self.eps = variant, inverse, eps
-        self.gradient = rule_of(variant, eps, iterations)
+        self.gradient = rule_of(variant, eps, iterations, deflation)
 
     def forward(self, M: Tensor) -> Tensor:
         M = M + self.eps * torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
@@ -63,11 +69,11 @@ class Roots(nn.Module):
         return f"{self.variant}, inverse={self.inverse}, eps={self.eps}, gradient={self.gradient}"
 
 
-def rule_of(variant: str, eps: float, iterations: int | None) -> sg.Rule | sg.PowerIteration:
+def rule_of(variant: str, eps: float, iterations: int | None, deflation: str = "two-sided") -> sg.Rule | sg.PowerIteration:
     """The gradient rule of a variant that decomposes.
 
     Raises:
-        OptionError: a variant that does not decompose, or iterations for one that has none.
+        OptionError: a variant that does not decompose, or iterations or a deflation for one that has none.
 
     >>> rule_of("taylor", 0.01, None)
     Taylor(degree=9)
@@ -78,24 +84,43 @@ def rule_of(variant: str, eps: float, iterations: int | None) -> sg.Rule | sg.Po
         raise OptionError(
             f"`StyleNetwork`: iterations are those of {', '.join(STEPS)}; {variant} has none, got {iterations!r}."
         )
+    if deflation != "two-sided" and variant != "pi":
+        raise OptionError(f"`StyleNetwork`: deflation is that of pi, got {deflation!r} for {variant}. Leave it out.")
     steps = STEPS.get(variant, 0) if iterations is None else iterations
     if variant == "pi":
-        return sg.PowerIteration(steps, min_eigenvalue=eps)  # breaks at what the shift alone explains
+        side = cast(Literal["two-sided", "printed"], deflation)
+        return sg.PowerIteration(steps, min_eigenvalue=eps, deflation=side)  # breaks at what the shift alone explains
     return {"clip": sg.Clip(CLIP), "taylor": sg.Taylor(steps), "exact": sg.Exact()}[variant]
+
+
+@dataclass(frozen=True)
+class PrintedSeries(sg.Rule):
+    """What ``degree`` + 1 power iterations sum to where the deflation is M - M v v^T.
+
+    Column i holds the gradient of v_i, ascending. Its components along smaller eigenvalues come from its own iterations,
+    as in `Taylor(degree)`; those along larger ones through their deflation, which loses the leading term.
+
+    >>> PrintedSeries(1).coefficients(torch.tensor([1.0, 2.0]))
+    tensor([[ 0.0000,  0.7500],
+            [-0.5000,  0.0000]])
+    """
+
+    degree: int
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        own = sg.Taylor(self.degree).coefficients(eigenvalues).triu(1)
+        if self.degree == 0:
+            return own
+        return own + sg.Taylor(self.degree - 1).coefficients(eigenvalues).tril(-1)
 
 
 def _by_series(M: Tensor, rule: sg.PowerIteration, floor: float, power: float) -> Tensor:
     """M^power (*B, d, d) with the gradient and the breaks of SVD-PI."""
-    w, V = sg.eigh(M, gradient=sg.Taylor(rule.steps - 1))  # (*B, d) ascending
-    kept = torch.ones_like(w, dtype=torch.bool)
-    if rule.min_eigenvalue is not None:
-        kept = w > rule.min_eigenvalue
-    if rule.max_energy is not None:
-        above = w.detach().flip(-1).cumsum(-1).flip(-1)  # the sum of this eigenvalue and all larger ones
-        kept = kept & (above - w.detach() < rule.max_energy * above[..., :1])
-    last = torch.arange(w.shape[-1], device=w.device) == w.shape[-1] - 1
-    kept = kept | last
+    series = PrintedSeries if rule.deflation == "printed" else sg.Taylor
+    w, V = sg.eigh(M, gradient=series(rule.steps - 1))  # (*B, d) ascending
     # Rayleigh quotients of the deflated matrices are the eigenvalues themselves to rounding: that break never comes.
+    descending = w.detach().flip(-1)
+    kept = kept_pairs(rule, descending, descending).flip(-1)
     y = torch.where(kept, w.clamp(min=floor).pow(power), 0)
     return matmul(V * y.unsqueeze(-2), V.mT)
 
@@ -107,15 +132,23 @@ class Decomposed(nn.Module):
 
     Args:
         channels: of the features.
-        variant, eps, iterations: as in `Roots`.
+        variant, eps, iterations, deflation: as in `Roots`.
         group_size: channels that are whitened together; divides the channels.
     """
 
-    def __init__(self, channels: int, variant: str, group_size: int, eps: float, iterations: int | None = None) -> None:
+    def __init__(
+        self,
+        channels: int,
+        variant: str,
+        group_size: int,
+        eps: float,
+        iterations: int | None = None,
+        deflation: str = "two-sided",
+    ) -> None:
         super().__init__()
         self.group_size = group_size
         self.mlp = nn.Sequential(nn.Conv2d(channels, channels, 1), nn.ReLU(), nn.Conv2d(channels, channels, 1))
-        self.whitening = Roots(variant, inverse=True, eps=eps, iterations=iterations)
+        self.whitening = Roots(variant, True, eps, iterations, deflation)
 
     def whiten(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Features (N, groups, d, n) of x (N, C, H, W) with the identity for covariance, and a penalty, here 0."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from abc import abstractmethod
-from dataclasses import asdict, fields
+from dataclasses import asdict, field, fields
 from typing import Any, ClassVar
 
 from typing_extensions import Self
@@ -11,6 +11,11 @@ from typing_extensions import Self
 from spectralgrad.errors import OptionError
 
 from .recording import Files, Parts
+
+
+def later(default: Any) -> Any:
+    """A field that records written before it do not have: there, and in the key, it is left out at its default."""
+    return field(default=default, metadata={"later": True})
 
 
 class Described:
@@ -26,7 +31,9 @@ class Described:
 
     def as_json(self) -> str:
         """One line, with sorted keys: the same for equal trials, in every version of Python."""
-        return json.dumps(asdict(self), sort_keys=True)  # type: ignore[call-overload]
+        added = {each.name: each.default for each in fields(self) if each.metadata.get("later")}  # type: ignore[arg-type]
+        values = asdict(self)  # type: ignore[call-overload]
+        return json.dumps({k: v for k, v in values.items() if k not in added or v != added[k]}, sort_keys=True)
 
     @property
     def key(self) -> str:
@@ -40,10 +47,11 @@ class Described:
             OptionError: fields that this version does not know, or misses.
         """
         values: dict[str, Any] = json.loads(text)
-        known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-        if set(values) != known:
+        known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
+        wrong = [name for name in known.keys() ^ values.keys() if name not in known or not known[name].metadata.get("later")]
+        if wrong:
             raise OptionError(
-                f"`{cls.__name__}`: a record of another version: {sorted(set(values) ^ known)} are missing or unknown. "
+                f"`{cls.__name__}`: a record of another version: {sorted(wrong)} are missing or unknown. "
                 "Read it with the version that wrote it, or start a new record directory."
             )
         return cls(**{name: tuple(x) if isinstance(x, list) else x for name, x in values.items()})

@@ -40,6 +40,16 @@ class Surface:
 
 
 @dataclass(frozen=True)
+class Axes:
+    """One pair of axes of several: the curves called «title: name» belong to it."""
+
+    title: str
+    x_label: str = ""
+    y_label: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True)
 class GalleryPicture:
     """One picture of a gallery.
 
@@ -70,3 +80,4 @@ class Computed:
     agrees: bool | None = None  # with the paper's own numbers, where it has exact ones
     remarks: tuple[str, ...] = ()
     pictures: tuple[GalleryPicture, ...] = ()  # row by row
+    axes: tuple[Axes, ...] = ()  # where one pair is not enough

@@ -15,15 +15,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.files import write_whole
 
 from .described import Described
 from .machine import circumstances, slug
-from .recording import Files, Line, Recording, StoreError, end_of, open_recording, read_lines, refusal
-from .results import Computed, Curve, GalleryPicture, Printed, Surface
+from .outcome import Outcome, outcome_of
+from .recording import Files, Line, Recording, StoreError, open_recording, read_lines, refusal
+from .results import Axes, Computed, Curve, GalleryPicture, Printed, Surface
 from .strict_json import to_json
 from .trial import FORMAT, Trial
 
@@ -31,17 +32,6 @@ __all__ = ["Outcome", "Recording", "Store", "StoreError", "opening"]
 
 HEAD = "spectralgrad records, format "
 STYLE = "style"  # folder of the style-transfer trainings, which may have been there first
-
-
-class Outcome(NamedTuple):
-    """How a trial ended: "finished", or "failed" with the reason; its epochs as they were recorded."""
-
-    status: str
-    reason: str
-    epochs: tuple[dict[str, Any], ...]
-    test_error: float | None
-    best_error: float | None
-    seconds: float
 
 
 class Store:
@@ -118,12 +108,7 @@ class Store:
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """How a trial ended; None if it has not."""
-        lines = self.lines(trial)
-        end, epochs = end_of(lines), tuple(line for line in lines if line["kind"] == "epoch")
-        if end is None:
-            return None
-        seconds = sum(float(line.get("seconds", 0.0)) for line in epochs)
-        return Outcome(end["status"], end.get("reason", ""), epochs, end.get("test_error"), end.get("best_error"), seconds)
+        return outcome_of(self.lines(trial))
 
     def trials(self) -> list[Trial]:
         """Every trial that has a record, in the order of their keys."""
@@ -158,17 +143,34 @@ class Store:
 
         Pictures of the user's data may have been removed, so that the rest can be published: these are left out.
         """
+        whole = self.head_of_computed(id, scale)
+        if whole is None:
+            return None
         path = self._computed(id, scale)
         try:
-            if not path.exists():
-                return None
-            result = json.loads(path.read_text(encoding="utf-8"))["result"]
+            result = whole["result"]
             pictures = _load_pictures(path.with_suffix(""), result.get("pictures", []))  # older records have none
             return replace(_decode_computed(result), pictures=pictures)
         except OSError as error:
             raise refusal("read", path, error) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(f"`Store`: {path} is damaged ({error}). Remove it and run `{id}` again.") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise self._damaged(id, scale, error) from error
+
+    def head_of_computed(self, id: str, scale: str) -> Line | None:
+        """The record of a computed artifact as it was written: machine, versions, source and date; None if there is none."""
+        path = self._computed(id, scale)
+        try:
+            found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        except OSError as error:
+            raise refusal("read", path, error) from error
+        except ValueError as error:
+            raise self._damaged(id, scale, error) from error
+        if found is not None and not isinstance(found, dict):
+            raise self._damaged(id, scale, TypeError("no dictionary"))
+        return found
+
+    def _damaged(self, id: str, scale: str, error: Exception) -> StoreError:
+        return StoreError(f"`Store`: {self._computed(id, scale)} is damaged ({error}). Remove it and run `{id}` again.")
 
     def _computed(self, id: str, scale: str) -> Path:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id) or not scale.isalpha():
@@ -237,4 +239,5 @@ def _decode_computed(x: dict[str, Any]) -> Computed:
         log=x["log"],
         agrees=x["agrees"],
         remarks=tuple(x["remarks"]),
+        axes=tuple(Axes(**axes) for axes in x.get("axes", [])),
     )

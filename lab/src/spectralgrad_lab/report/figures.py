@@ -5,14 +5,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from spectralgrad_lab.records.outcome import number
+
 from .colours import Stroke, looks
-from .panels import Panel, Series
-from .tables import number
+from .panel import Panel, Series
 
 PANEL_INCHES = (5.2, 3.9)
 DOTS_PER_INCH = 120
 ROUND = 10  # as many lines or fewer share one legend column
 MANY = 40  # a curve of more points is drawn without markers
+WARNING = "#a4262c"
 TEXT: Any = {
     "font.size": 10,
     "axes.titlesize": 11,
@@ -24,11 +26,12 @@ TEXT: Any = {
 }
 
 
-def draw(panels: Sequence[Panel]) -> bytes:
+def draw(panels: Sequence[Panel], banner: str = "") -> bytes:
     """The panels beside each other, as a PNG file.
 
     Args:
-        panels: one or more; three in a row.
+        panels: one or more; three in a row, or two by two.
+        banner: a warning above all of them.
 
     Returns:
         The bytes of the file, the same for the same panels.
@@ -37,7 +40,7 @@ def draw(panels: Sequence[Panel]) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    across = min(len(panels), 3)
+    across = 2 if len(panels) == 4 else min(len(panels), 3)
     down = -(-len(panels) // across)
     with rc_context(TEXT):
         figure = Figure(figsize=(PANEL_INCHES[0] * across, PANEL_INCHES[1] * down), layout="constrained")
@@ -47,6 +50,8 @@ def draw(panels: Sequence[Panel]) -> bytes:
             axes = place.add_subplot(**({"projection": "3d"} if panel.kind == "surface" else {}))
             _DRAWN[panel.kind](axes, panel)
             axes.set(xlabel=_plain(panel.x_label), ylabel=_plain(panel.y_label), title=_plain(panel.title))
+        if banner:
+            figure.suptitle(_plain(banner), color=WARNING, fontsize=10, fontweight="bold")
         buffer = io.BytesIO()
         figure.savefig(buffer, dpi=DOTS_PER_INCH, metadata={"Software": None})
     return smaller(buffer.getvalue())

@@ -4,7 +4,6 @@ It reads records and never trains. What users name is escaped (`markup`); a poli
 request to the network.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -22,10 +21,19 @@ from spectralgrad_lab.records.machine import slug
 from spectralgrad_lab.records.results import SCALES, Scale
 from spectralgrad_lab.records.store import Store, StoreError
 
-from .artifact import STATISTICS, Findings, files_of, gather, pictures_of, section
+from .answer import answer
+from .artifact import section
+from .findings import Findings, files_of, gather, pictures_of
+from .legend import legend
 from .markup import Markup, element
+from .origin import starts_of
 
 TITLE = "spectralgrad: the papers' results and ours"
+SCALE_SAYS = {
+    "smoke": "digits on the CPU, to see that everything runs; none of it is a result on the papers' data.",
+    "short": "the papers' networks with far fewer epochs and seeds; compare methods with each other, not with print.",
+    "paper": "the protocol as printed.",
+}
 RECENT = 512  # records that are kept in memory: more than one artifact has
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -101,41 +109,61 @@ def _html(everything: Sequence[Findings], sections: Sequence[Markup], scale: Sca
         element("title", TITLE),
         element("style", style),
     ]
-    recorded = sum(found.has_records for found in everything)
-    lead = f"Scale {scale}. {recorded} of {len(everything)} tables and figures have records at this scale."
-    top = element(
-        "header", element("h1", TITLE), element("p", lead), element("p", STATISTICS, class_="soft"), _contents(everything)
-    )
-    papers = list(dict.fromkeys(found.spec.paper for found in everything))
-    body = [element("h2", "Summary", id="summary"), _summary(everything)]
-    for paper in papers:
+    top = element("header", element("h1", TITLE), *_lead(everything, scale), legend(), _contents(everything))
+    order = [[found for found in everything if found.has_records == recorded] for recorded in (True, False)]
+    parts = {found.spec.id: part for found, part in zip(everything, sections, strict=True)}
+    body = [element("h2", "Summary", id="summary"), _summary([*order[0], *order[1]])]
+    for paper in dict.fromkeys(found.spec.paper for found in order[0]):
         body.append(element("h2", paper, id=f"paper-{slug(paper)}"))
-        body += [part for found, part in zip(everything, sections, strict=True) if found.spec.paper == paper]
+        body += [parts[found.spec.id] for found in order[0] if found.spec.paper == paper]
+    if order[1]:
+        body.append(element("h2", f"Without records at scale {scale}", id="without-records"))
+        body += [parts[found.spec.id] for found in order[1]]
     end = element("footer", element("h2", "Machines and versions", id="machines"), *_machines(everything, store))
     page = element("html", element("head", *head), element("body", top, element("main", *body), end), lang="en")
     return f"<!doctype html>\n{page}\n"
 
 
+def _lead(everything: Sequence[Findings], scale: Scale) -> list[Markup]:
+    """The first minute: what this page is, at which scale, and how much there is."""
+    recorded = sum(found.has_records for found in everything)
+    what = (
+        "Networks with an eigendecomposition inside (whitening, PCA, covariance pooling) are trained with its gradient "
+        "taken in different ways. The papers ask which of them train at all, and which train best; each table and figure of "
+        "theirs stands here with our run of it. A table says first what was trained, on what, and what came out."
+    )
+    state = f"Scale {scale}: {SCALE_SAYS[scale]} {recorded} of {len(everything)} tables and figures have records at it."
+    return [element("p", what), element("p", state)]
+
+
 def _contents(everything: Sequence[Findings]) -> Markup:
-    groups: dict[str, list[str]] = {}
+    """Links to every artifact: those with records first, by paper, and then the others."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for found in everything:
-        groups.setdefault(found.spec.paper, []).append(found.spec.id)
+        key = (
+            (found.spec.paper, f"paper-{slug(found.spec.paper)}")
+            if found.has_records
+            else ("Without records", "without-records")
+        )
+        groups.setdefault(key, []).append(found.spec.id)
     parts = []
-    for paper, ids in groups.items():
-        parts.append(element("p", element("a", paper, href=f"#paper-{slug(paper)}")))
+    for (title, target), ids in sorted(groups.items(), key=lambda group: group[0][1] == "without-records"):
+        parts.append(element("p", element("a", title, href=f"#{target}")))
         parts.append(element("ul", *(element("li", element("a", id, href=f"#{slug(id)}")) for id in ids)))
     parts.append(element("p", element("a", "Machines and versions", href="#machines")))
     return element("nav", element("h2", "Contents"), *parts, aria_label="Contents")
 
 
 def _summary(everything: Sequence[Findings]) -> Markup:
-    head = element("tr", *(element("th", name, scope="col") for name in ("id", "shows", "scale", "state")))
+    head = element("tr", *(element("th", name, scope="col") for name in ("id", "shows", "state", "answer")))
     rows = []
     for found in everything:
         link = element("a", found.spec.id, href=f"#{slug(found.spec.id)}")
         soft = None if found.has_records else "lost"
-        cells = [element("td", found.spec.shows, class_="wide"), element("td", found.scale)]
-        rows.append(element("tr", element("th", link, scope="row"), *cells, element("td", found.state, class_=soft)))
+        came = answer(found) if found.has_records and not found.problem else ""
+        words = [(found.spec.shows, "wide"), (found.state, soft or "wide"), (came, "wide")]
+        cells = [element("td", text, class_=kind) for text, kind in words]
+        rows.append(element("tr", element("th", link, scope="row"), *cells))
     drawn = element("table", element("thead", head), element("tbody", *rows), class_="words")
     return element("div", drawn, class_="scroll", tabindex=0, role="region", aria_label="Summary")
 
@@ -164,16 +192,11 @@ def _machines(everything: Sequence[Findings], store: Store) -> list[Markup]:
 
 def _origins(everything: Sequence[Findings], store: Store) -> list[dict[str, Any]]:
     """The last start line of every trial, and the head of every computed result."""
-    origins = []
+    origins: list[dict[str, Any]] = []
     readable = [found for found in everything if not found.problem]
-    for trial in trials_of(entry for found in readable for entry in found.entries):
-        starts = [line for line in store.lines(trial) if line.get("kind") == "start"]
-        origins += starts[-1:]
-    for found in readable:
-        if found.result is not None:
-            path = store.folder / "computed" / f"{found.spec.id}-{found.scale}.json"
-            origins.append(json.loads(path.read_text(encoding="utf-8")))
-    return origins
+    origins += starts_of(trials_of(entry for found in readable for entry in found.entries), store)
+    heads = [store.head_of_computed(found.spec.id, found.scale) for found in readable if found.result is not None]
+    return origins + [head for head in heads if head is not None]
 
 
 def _words(values: Mapping[str, Any]) -> str:

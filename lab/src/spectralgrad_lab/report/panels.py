@@ -2,86 +2,38 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import accumulate
-from typing import Literal
 
-from spectralgrad_lab.artifacts.spec import Entry, Form, Spec, trials_of
+from spectralgrad_lab.artifacts.spec import Entry, Figure, Form, Spec, trials_of
+from spectralgrad_lab.records.outcome import number
 from spectralgrad_lab.records.recording import Line
-from spectralgrad_lab.records.results import Computed, Curve, Surface
+from spectralgrad_lab.records.results import Axes, Computed, Curve
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
+from .cells import Cell, mean_of
 from .colours import method_of
-from .tables import Cell, is_split, names, number
+from .panel import Panel, PanelKind, Series
+from .tables import is_split, names
 
-PanelKind = Literal["lines", "arrows", "points", "surface", "contour"]
 SURFACE: PanelKind = "surface"
 CONTOUR: PanelKind = "contour"
 CURVES: dict[Form, tuple[str, str]] = {  # form -> what is drawn by epoch or by time, and where it stands in a record
     "loss": ("training loss", "train_loss"),
     "error": ("test error (%)", "test_error"),
-    "condition": ("condition number of the covariance", "condition"),
+    "condition": ("condition of the covariance on its range", "condition_range"),
     "time": ("training error (%)", "train_error"),
 }
+FIGURES: dict[Figure, str] = {
+    "test_error": "test error (%)",
+    "top5_error": "top-5 test error (%)",
+    "accuracy": "test accuracy (%)",
+    "top5_accuracy": "top-5 test accuracy (%)",
+    "solver_failures": "failures of the solver",
+}
 SHIFTED = "condition number of the covariance + eps I"
-
-
-@dataclass(frozen=True)
-class Series:
-    """A curve, with the range over seeds if there is more than one, and where it broke off."""
-
-    label: str
-    x: tuple[float, ...]
-    y: tuple[float, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-    method: str = ""
-    seeds: int = 1
-    failed: int = 0  # of the seeds
-    companion: bool = False  # of the line before it: the same colour, dotted
-
-
-@dataclass(frozen=True)
-class Panel:
-    """One pair of axes.
-
-    Args:
-        kind: lines; arrows, from the first point of a line to its last; points that nothing joins; surface or contour of
-            `surface`.
-        ticks: names of x = 0, 1, 2, ...; empty for numbers.
-        percent: y runs from 0 to 100.
-    """
-
-    title: str
-    kind: PanelKind
-    lines: tuple[Series, ...] = ()
-    x_label: str = ""
-    y_label: str = ""
-    log: str = ""
-    ticks: tuple[str, ...] = ()
-    percent: bool = False
-    surface: Surface | None = None
-
-    def points(self) -> list[list[str]]:
-        """Its numbers as lines of a CSV file, without a header."""
-        if self.surface is not None:
-            s = self.surface
-            return [
-                [self.title, "z", repr(x), repr(y), repr(z), ""]
-                for y, row in zip(s.y, s.z, strict=True)
-                for x, z in zip(s.x, row, strict=True)
-            ]
-        found = []
-        for line in self.lines:
-            bounds = zip(line.low, line.high, strict=True) if line.low else [("", "")] * len(line.x)
-            for x, y, (low, high) in zip(line.x, line.y, bounds, strict=True):
-                place = self.ticks[int(x)] if self.ticks else repr(x)
-                found.append([self.title, line.label, place, repr(y), str(low), str(high)])
-        return found
-
-
-POINT_COLUMNS = ["panel", "label", "x", "y", "low (of a surface: z)", "high"]
+OLDER = {"condition_range": "condition"}  # what stands in its place in records that were written before it
 
 
 def panels_of_training(spec: Spec, entries: Sequence[Entry], cells: Sequence[Cell], store: Store) -> list[Panel]:
@@ -95,10 +47,11 @@ def panels_of_training(spec: Spec, entries: Sequence[Entry], cells: Sequence[Cel
     elif is_split(entries):
         drawn = [_errors(*_of_column(column, entries, cells), title=column) for column in names(entries)[1]]
     elif spec.form == "success":
-        drawn = [_success(entries, cells)]
+        drawn = _success(entries, cells)
     else:
-        failed = any(cell.failures for cell in cells)  # else the table says enough of success
-        drawn = [*([_success(entries, cells)] if failed else []), _errors(entries, cells)]
+        failed = any(cell.failures or cell.strays for cell in cells)  # else the table says enough of success
+        figures = list(dict.fromkeys(entry.figure for entry in entries))
+        drawn = [*(_success(entries, cells) if failed else []), *(_errors(*_of(x, entries, cells)) for x in figures)]
     return [panel for panel in drawn if any(line.x for line in panel.lines)]
 
 
@@ -108,13 +61,21 @@ def panels_of_computed(spec: Spec, result: Computed) -> list[Panel]:
     for surface in result.surfaces:
         for kind, title in ((SURFACE, "surface"), (CONTOUR, "contours")):
             drawn.append(Panel(title, kind, x_label=surface.x_label, y_label=surface.y_label, surface=surface))
-    if result.curves and spec.form == "points":
+    if result.axes:
+        drawn += [_of_axes(axes, result) for axes in result.axes]
+    elif result.curves and spec.form == "points":
         drawn += _clouds(result)
     elif result.curves:
         lines = tuple(_line(curve) for curve in result.curves)
         form: PanelKind = "arrows" if spec.form == "direction" and _are_arrows(result.curves) else "lines"
         drawn.append(Panel("", form, lines, result.x_label, result.y_label, result.log))
     return drawn
+
+
+def _of_axes(axes: Axes, result: Computed) -> Panel:
+    head = f"{axes.title}: "
+    own = [replace(curve, label=curve.label.removeprefix(head)) for curve in result.curves if curve.label.startswith(head)]
+    return Panel(axes.title, "lines", tuple(_line(curve) for curve in own), axes.x_label, axes.y_label, axes.log)
 
 
 def _clouds(result: Computed) -> list[Panel]:
@@ -132,8 +93,9 @@ def epochs_of(trial: Trial, store: Store) -> list[Line]:
 
 
 def _any_singular(entries: Sequence[Entry], store: Store) -> bool:
-    """Whether a covariance had no finite condition number at some step: then that of covariance + eps I is drawn too."""
-    return any(_value(epoch, "singular") > 0 for trial in trials_of(entries) for epoch in epochs_of(trial, store))
+    """Whether a record without the condition on the range had an infinite one: then that of covariance + eps I is drawn."""
+    epochs = [epoch for trial in trials_of(entries) for epoch in epochs_of(trial, store)]
+    return any(_value(epoch, "singular") > 0 for epoch in epochs if "condition_range" not in (epoch.get("monitor") or {}))
 
 
 def _by_epoch(form: Form, column: str, name: str, y_label: str, entries: Sequence[Entry], store: Store) -> Panel:
@@ -169,8 +131,8 @@ def _over_seeds(
     several = len([run for run in runs if run[0]]) > 1
     return Series(
         f"{entry.row}, training" if companion else entry.row,
-        tuple(_mean(clock[i]) if by_time else float(i + 1) for i in order),  # epoch 0 is the first one, after it has run
-        tuple(_mean(at[i]) for i in order),
+        tuple(mean_of(clock[i]) if by_time else float(i + 1) for i in order),  # epoch 0 is the first one, after it has run
+        tuple(mean_of(at[i]) for i in order),
         tuple(min(at[i]) for i in order) if several else (),
         tuple(max(at[i]) for i in order) if several else (),
         method_of(entry.row, entry.trials[0] if entry.trials else None),
@@ -188,21 +150,40 @@ def _failed(trial: Trial, store: Store) -> bool:
 def _value(epoch: Line, name: str) -> float:
     """A figure of an epoch; the monitor's stand in a dictionary of their own."""
     monitor = epoch.get("monitor") or {}
-    return number(epoch.get(name, monitor.get(name)))
+    return number(epoch.get(name, monitor.get(name, monitor.get(OLDER.get(name, name)))))
 
 
-def _success(entries: Sequence[Entry], cells: Sequence[Cell]) -> Panel:
-    lines, ticks = _by_column(entries, cells, lambda cell: (cell.success, math.nan, math.nan))
-    return Panel("success rate", "lines", lines, y_label="trainings that finished (%)", ticks=ticks, percent=True)
+def _success(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Panel]:
+    """Trainings that stayed finite, and where that is judged those that converged too."""
+    shown: dict[str, Get] = {"stayed finite": lambda cell: (_percent(cell.finite, cell.run), math.nan, math.nan)}
+    if any(cell.judged for cell in cells):
+        shown["stayed finite and converged"] = lambda cell: (cell.success, math.nan, math.nan)
+    made = []
+    for name, get in shown.items():
+        lines, ticks = _by_column(entries, cells, get)
+        title = f"success rate: {name}"
+        made.append(Panel(title, "lines", lines, y_label=f"trainings that {name} (%)", ticks=ticks, percent=True))
+    return made
+
+
+def _percent(count: int, of: int) -> float:
+    return 100 * count / of if of else math.nan
 
 
 def _of_column(column: str, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[list[Entry], list[Cell]]:
     return [entry for entry in entries if entry.column == column], [cell for cell in cells if cell.column == column]
 
 
-def _errors(entries: Sequence[Entry], cells: Sequence[Cell], title: str = "test error: mean, and range over seeds") -> Panel:
+def _of(figure: Figure, entries: Sequence[Entry], cells: Sequence[Cell]) -> tuple[list[Entry], list[Cell]]:
+    return [entry for entry in entries if entry.figure == figure], [cell for cell in cells if cell.figure == figure]
+
+
+def _errors(entries: Sequence[Entry], cells: Sequence[Cell], title: str = "") -> Panel:
+    name = FIGURES[cells[0].figure] if cells else ""
     lines, ticks = _by_column(entries, cells, lambda cell: (cell.mean, cell.min, cell.max))
-    return Panel(title, "lines", lines, y_label="test error (%)", ticks=ticks)
+    return Panel(
+        title or f"{name.partition(' (')[0]}: mean, and range over seeds", "lines", lines, y_label=name, ticks=ticks
+    )
 
 
 Get = Callable[[Cell], tuple[float, float, float]]  # a value and its range, which may be NaN
@@ -238,7 +219,3 @@ def _line(curve: Curve) -> Series:
 
 def _are_arrows(curves: Sequence[Curve]) -> bool:
     return all(len(curve.x) <= 2 for curve in curves)
-
-
-def _mean(x: Sequence[float]) -> float:
-    return sum(x) / len(x)

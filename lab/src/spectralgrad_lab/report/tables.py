@@ -1,161 +1,34 @@
-"""From outcomes to numbers: how many of a cell's seeds finished, and with which test error. Errors are in percent."""
+"""Cells in the papers' form, as tables of text and as CSV. Errors and accuracies are in percent."""
 
 import csv
 import io
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any, NamedTuple
 
-from spectralgrad_lab.artifacts.spec import Entry, Figure
+from spectralgrad_lab.artifacts.spec import Entry
+from spectralgrad_lab.records.outcome import number
 from spectralgrad_lab.records.results import Printed
-from spectralgrad_lab.records.store import Outcome, Store
 
-DASH = "–"  # no trial finished, or none was run
+from .cells import Cell, deviation_of, finite_of, mean_of
+
 CELL_COLUMNS = (
-    "row",
-    "column",
-    "planned",
-    "run",
-    "finished",
-    "success_rate_percent",
-    "min",
-    "mean",
-    "std",
-    "seconds",
-    "failures",
+    *("row", "column", "figure", "planned", "run", "finite", "converged", "success_rate_percent"),
+    *("min", "mean", "std", "best_epoch_min", "best_epoch_mean", "best_epoch_std", "seconds", "failures"),
 )
-
-
-class Failure(NamedTuple):
-    """A trial that did not finish."""
-
-    row: str
-    column: str
-    seed: int
-    reason: str
-    epochs: int
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One entry over its seeds. The error of a trial is that of its last epoch; std divides by n - 1.
-
-    >>> cell = Cell("SVD", "d = 4", planned=3, errors=(5.0, 4.0), failures=(Failure("SVD", "d = 4", 2, "NaN", 1),))
-    >>> cell.run, cell.finished, cell.mean, round(cell.success, 1)
-    (3, 2, 4.5, 66.7)
-    >>> cell.shown_mean(), cell.shown_success()
-    ('4.50 ± 0.71', '67 % (2/3)')
-    """
-
-    row: str
-    column: str
-    planned: int
-    errors: tuple[float, ...] = ()  # of the finished trials
-    failures: tuple[Failure, ...] = ()
-    seconds: float = 0.0
-
-    @property
-    def finished(self) -> int:
-        return len(self.errors)
-
-    @property
-    def run(self) -> int:
-        return self.finished + len(self.failures)
-
-    @property
-    def success(self) -> float:
-        """In percent of those that were run; NaN if none was."""
-        return 100 * self.finished / self.run if self.run else math.nan
-
-    @property
-    def known(self) -> list[float]:
-        """The errors that are numbers."""
-        return [error for error in self.errors if math.isfinite(error)]
-
-    @property
-    def min(self) -> float:
-        return min(self.known, default=math.nan)
-
-    @property
-    def max(self) -> float:
-        return max(self.known, default=math.nan)
-
-    @property
-    def mean(self) -> float:
-        return sum(self.known) / len(self.known) if self.known else math.nan
-
-    @property
-    def std(self) -> float:
-        """NaN for fewer than two trials."""
-        if len(self.known) < 2:
-            return math.nan
-        return math.sqrt(sum((error - self.mean) ** 2 for error in self.known) / (len(self.known) - 1))
-
-    def shown_success(self) -> str:
-        if not self.run:
-            return "not run"
-        rest = f", {self.planned - self.run} to run" if self.planned > self.run else ""
-        return f"{self.success:.0f} % ({self.finished}/{self.run}{rest})"
-
-    def shown_min(self) -> str:
-        return f"{self.min:.2f}" if self.known else DASH
-
-    def shown_mean(self) -> str:
-        if not self.known:
-            return DASH
-        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if len(self.known) > 1 else "")
-
-
-def number(x: Any) -> float:
-    """A number of a record; NaN for what is missing or written in words.
-
-    >>> number(2), number(None), number("inf")
-    (2.0, nan, inf)
-    """
-    try:
-        return float(x)
-    except (TypeError, ValueError):
-        return math.nan
-
-
-def figure_of(outcome: Outcome, figure: Figure) -> float:
-    """What a cell shows of a training; NaN where its record, being older, does not have it."""
-    if figure == "test_error":
-        return number(outcome.test_error)
-    if figure == "solver_failures":
-        return sum(number(line.get("monitor", {}).get("solver_failures")) for line in outcome.epochs)
-    return number(outcome.epochs[-1].get(figure)) if outcome.epochs else math.nan
-
-
-def measure(entry: Entry, store: Store) -> Cell:
-    """What the records say of one cell."""
-    errors, failures, seconds = [], [], 0.0
-    for trial in entry.trials:
-        outcome = store.outcome(trial)
-        if outcome is None or outcome.status not in ("finished", "failed"):
-            continue  # not run, or running now
-        taken = number(outcome.seconds)
-        seconds += taken if math.isfinite(taken) else 0.0
-        if outcome.status == "finished":
-            errors.append(figure_of(outcome, entry.figure))
-        else:
-            reason = outcome.reason or "no reason recorded"
-            failures.append(Failure(entry.row, entry.column, trial.seed, reason, len(outcome.epochs)))
-    return Cell(entry.row, entry.column, len(entry.trials), tuple(errors), tuple(failures), seconds)
 
 
 def group_failures(cells: Iterable[Cell]) -> list[str]:
     """One line for each cell and reason, the seeds together.
 
+    >>> from .cells import Failure
     >>> failures = (Failure("SVD", "d = 8", 0, "NaN", 0), Failure("SVD", "d = 8", 1, "NaN", 0))
     >>> group_failures([Cell("SVD", "d = 8", 2, failures=failures)])
     ['SVD, d = 8, seeds 0, 1: NaN (before the end of the first epoch)']
     """
     seeds: dict[tuple[str, str, str], list[str]] = {}
     for cell in cells:
-        for failure in cell.failures:
+        for failure in (*cell.failures, *cell.strays):
             when = f"after {failure.epochs} whole epochs" if failure.epochs > 1 else "after 1 whole epoch"
             when = when if failure.epochs else "before the end of the first epoch"
             where = ", ".join(name for name in (failure.row, failure.column) if name)
@@ -166,10 +39,26 @@ def group_failures(cells: Iterable[Cell]) -> list[str]:
     ]
 
 
-def arrange(cells: Sequence[Cell]) -> list[Printed]:
-    """The cells in the papers' form: of each row its success rate, smallest and mean error.
+Show = Callable[[Cell], str | None]  # None is illegible
 
-    One column: a line for each row. Several: three lines for each row, named «row: min» and so on. Columns that are
+
+def lines_of(cells: Sequence[Cell]) -> dict[str, Show]:
+    """What is shown of each cell, by name: finite, converged, the best seed and the mean after the last epoch, and the mean
+    of the best epochs."""
+    seed = "best seed" if any(cell.is_accuracy for cell in cells) else "min"
+    return {
+        "finite": Cell.shown_finite,
+        "converged": Cell.shown_converged,
+        seed: Cell.shown_min,
+        "mean": Cell.shown_mean,
+        "best epoch": Cell.shown_best,
+    }
+
+
+def arrange(cells: Sequence[Cell], shown: Mapping[str, Show] | None = None) -> list[Printed]:
+    """The cells in the papers' form; what is shown of each, ``shown`` says, or `lines_of`.
+
+    One column: a line for each row. Several: some lines for each row, named «row: min» and so on. Columns that are
     panels of their own, with other rows each: a table for each of them, with its name as caption.
 
     >>> [table] = arrange([Cell("SVD", "d = 4", 2, errors=(5.0, 4.0)), Cell("SVD", "d = 8", 2)])
@@ -177,12 +66,12 @@ def arrange(cells: Sequence[Cell]) -> list[Printed]:
     (('d = 4', 'd = 8'), ('4.50 ± 0.71', '–'))
     """
     rows, columns = names(cells)
+    shown = shown or lines_of(cells)
     if is_split(cells):
-        return [_one_column([cell for cell in cells if cell.column == column], column) for column in columns]
+        return [_one_column([cell for cell in cells if cell.column == column], column, shown) for column in columns]
     if len(columns) == 1:
-        return [_one_column(cells, "")]
+        return [_one_column(cells, "", shown)]
     at = {(cell.row, cell.column): cell for cell in cells}
-    shown = {"success rate": Cell.shown_success, "min": Cell.shown_min, "mean": Cell.shown_mean}
     lines: dict[str, tuple[str | None, ...]] = {
         f"{row}: {what}": tuple(show(at[row, column]) if (row, column) in at else "" for column in columns)
         for row in rows
@@ -191,9 +80,9 @@ def arrange(cells: Sequence[Cell]) -> list[Printed]:
     return [Printed(tuple(columns), lines)]
 
 
-def _one_column(cells: Sequence[Cell], caption: str) -> Printed:
-    lines = {cell.row: (cell.shown_success(), cell.shown_min(), cell.shown_mean()) for cell in cells}
-    return Printed(("success rate", "min", "mean"), dict(lines), caption)
+def _one_column(cells: Sequence[Cell], caption: str, shown: Mapping[str, Show]) -> Printed:
+    lines = {cell.row: tuple(show(cell) for show in shown.values()) for cell in cells}
+    return Printed(tuple(shown), dict(lines), caption)
 
 
 def is_split(cells: Sequence[Cell | Entry]) -> bool:
@@ -219,9 +108,13 @@ def cell_lines(cells: Iterable[Cell]) -> list[list[str]]:
     """The cells as lines of a CSV file, header first."""
     lines = [list(CELL_COLUMNS)]
     for cell in cells:
-        figures = [_full(x) for x in (cell.success, cell.min, cell.mean, cell.std, cell.seconds)]
-        failures = "; ".join(f"seed {failure.seed}: {failure.reason}" for failure in cell.failures)
-        lines.append([cell.row, cell.column, str(cell.planned), str(cell.run), str(cell.finished), *figures, failures])
+        best = finite_of(cell.bests)
+        failures = "; ".join(f"seed {failure.seed}: {failure.reason}" for failure in (*cell.failures, *cell.strays))
+        converged = str(cell.successes) if cell.judged and not cell.unknown else ""
+        counts = [str(x) for x in (cell.planned, cell.run, cell.finite)]
+        figures = [cell.success, cell.min, cell.mean, cell.std]
+        figures += [min(best, default=math.nan), mean_of(best), deviation_of(best), cell.seconds]
+        lines.append([cell.row, cell.column, cell.figure, *counts, converged, *map(_full, figures), failures])
     return lines
 
 

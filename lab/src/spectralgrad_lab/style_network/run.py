@@ -253,6 +253,7 @@ def new_pair(trial: StyleTrial) -> StylePair:
         "group_size": trial.group_size,
         "eps": trial.eps,
         "iterations": trial.iterations,
+        "deflation": trial.deflation,
         "hops": trial.hops,
         "blocks": trial.blocks,
     }

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data.artworks import Artworks, embedded_artworks, load_artworks
-from spectralgrad_lab.data.device import fastest_convolutions, torch_device
+from spectralgrad_lab.data.device import convolutions, torch_device
 from spectralgrad_lab.deadline import Deadline
 from spectralgrad_lab.models.wct import PHOTO, StylePair
 from spectralgrad_lab.records.machine import circumstances
@@ -83,7 +83,7 @@ def trained(
         BusyError, StoreError, CheckpointError: the record is in use, or cannot be written.
     """
     deadline, where = Deadline.after(seconds), torch_device("trained", device)
-    with Store(folder).held(trial) as recording, fastest_convolutions():
+    with Store(folder).held(trial) as recording, convolutions():
         if not recording.has_ended:
             artworks = _artworks(trial, data)
             with checkpoint.own_randomness(trial.seed):
@@ -199,7 +199,12 @@ def _pair(trial: StyleTrial, place: Path) -> StylePair:
 
 def _artworks(trial: StyleTrial, data: Path | None) -> Artworks:
     if trial.data == "embedded":
-        return embedded_artworks(trial.size)
+        drawn = embedded_artworks(trial.size)
+        missing = [name for name in trial.domains if name not in drawn.train]
+        if missing:
+            known = ", ".join(name for name in drawn.train if name != PHOTO)
+            raise OptionError(f"`trained`: pictures are drawn of {known}, got {', '.join(missing)}. Take data artworks.")
+        return drawn
     return load_artworks(data, trial.size, (PHOTO, *trial.domains))
 
 

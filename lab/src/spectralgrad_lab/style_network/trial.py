@@ -10,7 +10,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_number, is_whole
 from spectralgrad_lab.data.artworks import PAINTINGS
 from spectralgrad_lab.models.wct_blocks import VARIANTS
-from spectralgrad_lab.records.described import Described
+from spectralgrad_lab.records.described import Described, later
 from spectralgrad_lab.records.recording import Files, Parts
 from spectralgrad_lab.records.results import SCALES, Scale
 
@@ -19,6 +19,7 @@ __all__ = ["DOMAINS", "StyleTrial", "Weights", "changes_of", "style_trial"]
 FORMAT = 1  # of style trials and what they leave; a record of another one is not read
 DOMAINS = PAINTINGS  # of art; the other side is always photo
 SOURCES = ("artworks", "embedded")
+DEFLATIONS = ("two-sided", "printed")
 FEATURES = ("vgg", "network")
 PRECISIONS = ("32-true", "bf16-mixed")
 _WHOLE = (
@@ -44,7 +45,7 @@ class StyleTrial(Described):
 
     Args:
         variant: how the hops whiten and colour: gd (learned), clip, pi, taylor or exact.
-        domains: the kinds of art that one network is trained for; a single one is the paper's.
+        domains: the kinds of art that one network is trained for, as their folders are called; a single one is the paper's.
         data: artworks, or embedded for pictures that are drawn.
         size, crop: pixels of the pictures, and of the random crops that are trained on.
         width: channels after the first convolution; the hops have four times as many.
@@ -55,6 +56,7 @@ class StyleTrial(Described):
         steps, batch, lr, decay: Adam; the learning rate falls to zero over the last part ``decay`` of the steps.
         adversarial, cycle, identity, style, content: factors of the losses.
         whitening, orthogonality: factors of the regularisers of gd.
+        deflation: of pi: two-sided, or printed as in NIPS19.
         ema: of the weights that are kept in the end.
         every, save: steps between two lines of the log, and between two checkpoints.
 
@@ -96,6 +98,7 @@ class StyleTrial(Described):
     every: int = 50
     save: int = 500
     seed: int = 0
+    deflation: str = later("two-sided")
 
     def __post_init__(self) -> None:
         if self.variant not in VARIANTS:
@@ -104,9 +107,18 @@ class StyleTrial(Described):
             raise OptionError(
                 f"`StyleTrial`: domains must name at least one kind of art, and not photo, got {self.domains!r}."
             )
+        if any(Path(name).name != name for name in self.domains):
+            raise OptionError(f"`StyleTrial`: domains must be names of folders, got {', '.join(self.domains)}.")
         if len(set(self.domains)) < len(self.domains):
             raise OptionError(f"`StyleTrial`: each domain can be named once, got {', '.join(self.domains)}.")
-        for name, choices in (("data", SOURCES), ("features", FEATURES), ("precision", PRECISIONS)):
+        if self.deflation != "two-sided" and self.variant != "pi":
+            raise OptionError(f"`StyleTrial`: deflation is that of pi, got {self.deflation!r} for {self.variant}.")
+        for name, choices in (
+            ("deflation", DEFLATIONS),
+            ("data", SOURCES),
+            ("features", FEATURES),
+            ("precision", PRECISIONS),
+        ):
             if getattr(self, name) not in choices:
                 raise OptionError(f"`StyleTrial`: {name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}.")
         for name in _WHOLE:

@@ -1,9 +1,11 @@
 """A training that is recorded part by part, can be stopped at any moment, and goes on where it was."""
 
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab.data import DataError
 from spectralgrad_lab.deadline import NEVER, Deadline
 from spectralgrad_lab.records.recording import Line, Recording
 
@@ -80,7 +82,7 @@ def go_on(
     Args:
         training: its generators, networks and data are ready.
         recording: held; None on ranks that do not record.
-        deadline: looked at after each part: at least one is trained.
+        deadline: looked at after each part: at least one is trained, and none is begun that would take too long.
         tell: hears every line once it is recorded.
         agree: what rank 0 has, for all ranks.
 
@@ -89,6 +91,7 @@ def go_on(
 
     Raises:
         OptionError: a checkpoint of another version's network.
+        DataError: an image cannot be read; what is recorded stands.
         StoreError, CheckpointError: the disk is full or the like; what is recorded stands.
     """
     state = checkpoint.load(recording.checkpoint, training.key) if recording is not None else None
@@ -102,11 +105,13 @@ def go_on(
     lines.start(training)
     is_late = False
     while not training.is_done and not is_late:
+        start = time.monotonic()
         fields = _attempt(training)
+        took = time.monotonic() - start
         if isinstance(fields, Diverged):
             lines.append("end", status="failed", reason=fields.reason, **training.ending(fields))
             return Ending("failed", fields)
-        is_late = deadline.is_set and agree(deadline.is_over)
+        is_late = deadline.is_set and agree(deadline.is_nearer_than(took))
         # The line first: a kill in between repeats the part, and its second line counts. The other way round the line would
         # be lost.
         lines.add_part(training, fields, keep=not training.is_done and (is_late or training.is_due))
@@ -165,6 +170,8 @@ def _attempt(training: Training) -> Line | Diverged:
         return training.part()
     except Diverged as failure:
         return failure
+    except DataError:  # of the disk: no result of the training
+        raise
     except Exception as error:
         raised = Diverged(f"{type(error).__name__}: {str(error)[:REASON]}", training.step + 1)
         raised.__cause__ = error

@@ -1,6 +1,7 @@
 """Training a trial from its record: from the start, or from where it was stopped."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -13,9 +14,9 @@ from lightning_fabric.strategies.ddp import DDPStrategy
 
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_number, is_whole
-from spectralgrad_lab.data import Dataset, load
+from spectralgrad_lab.data import Source, open_source
 from spectralgrad_lab.data.dataset import VARIABLE
-from spectralgrad_lab.data.device import fastest_convolutions, torch_device
+from spectralgrad_lab.data.device import convolutions, torch_device
 from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
 from spectralgrad_lab.records.recording import Line
 from spectralgrad_lab.records.store import Outcome, Store, opening
@@ -24,10 +25,12 @@ from spectralgrad_lab.records.trial import Trial
 from . import checkpoint
 from .loop import Run
 from .recorded import LineListener, go_on
+from .schedule import SCHEDULES
 from .watch import Diverged
 
 __all__ = ["PRECISIONS", "run_trial"]
 
+CHECKPOINT = 20.0  # seconds after which one is due, at the end of an epoch
 PRECISIONS = ("32-true", "64-true", "bf16-mixed", "16-mixed", "bf16-true")
 
 
@@ -39,6 +42,7 @@ def run_trial(
     device: str = "auto",
     progress: LineListener | None = None,
     deadline: Deadline = NEVER,
+    graph: bool = True,
 ) -> Outcome:
     """Train a trial to its end and record it; go on from its checkpoint if it was stopped; return at once if it has ended.
 
@@ -52,12 +56,14 @@ def run_trial(
         data: the directory of the data sets; None is the environment variable SPECTRALGRAD_DATA.
         device: auto, cpu, cuda or cuda:N.
         progress: hears every epoch line as it is recorded.
-        deadline: looked at after each epoch.
+        deadline: looked at after each epoch: no other is begun that would end too late.
+        graph: let steps be replays of a CUDA graph where they can; see `loop.Run`.
 
     Raises:
-        OutOfTime: the deadline is over; the same call goes on with the next epoch.
+        OutOfTime: the deadline is near; the same call goes on with the next epoch.
         OptionError: the trial's options do not go together; nothing is recorded.
-        DataError: the data set cannot be had; nothing is recorded.
+        DataError: the data set cannot be had, and nothing is recorded; or a file of a folder is broken or cannot be read
+            on the way, and what is recorded stands.
         StoreError, BusyError, CheckpointError: the record is in use or cannot be written; what it holds stands.
     """
     _require_schedule(trial)
@@ -65,8 +71,8 @@ def run_trial(
     fabric = _fabric(trial, device)
     if fabric.broadcast(ended is not None):
         return _outcome(store, trial)
-    with checkpoint.own_randomness(trial.seed), fastest_convolutions():
-        run = Run(trial, _dataset(trial, data), fabric)
+    with checkpoint.own_randomness(trial.seed), convolutions(exact=trial.precision.endswith("mixed")):
+        run = Run(trial, _dataset(trial, data), fabric, graph=graph)
         try:
             with store.held(trial) if fabric.global_rank == 0 else nullcontext() as recording:
                 epochs = Epochs(run, recording.lines if recording is not None else [])
@@ -84,10 +90,9 @@ def run_trial(
 class Epochs:
     """A classifier's training, an epoch at a time: a `Training`."""
 
-    is_due = True  # a checkpoint after every epoch
-
     def __init__(self, run: Run, lines: Sequence[Line]) -> None:
         self.run, self.trial, self.lines = run, run.trial, lines
+        self.saved = time.monotonic()  # the last checkpoint
         self.epoch = 0  # the next one
         self.errors: dict[int, float] = {}  # of the test, by epoch
 
@@ -103,12 +108,17 @@ class Epochs:
     def is_done(self) -> bool:
         return self.epoch == self.trial.epochs
 
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() - self.saved >= CHECKPOINT
+
     def opening(self) -> Line:
-        return opening(self.trial, gpu=self.run.fabric.device.type == "cuda")
+        return {**opening(self.trial, gpu=self.run.fabric.device.type == "cuda"), "classes": self.run.data.classes}
 
     def part(self) -> Line:
         line = self.run.epoch(self.epoch)
-        self.errors[self.epoch] = line["test_error"]
+        if "test_error" in line:
+            self.errors[self.epoch] = line["test_error"]
         self.epoch += 1
         return line
 
@@ -125,12 +135,13 @@ class Epochs:
         """Nothing: its record is all."""
 
     def state(self) -> checkpoint.State:
+        self.saved = time.monotonic()
         return self.run.state(self.epoch - 1)
 
     def restore(self, state: checkpoint.State) -> None:
         self.epoch = self.run.restore(state)
-        epochs = [line for line in self.lines if line["kind"] == "epoch" and line["epoch"] < self.epoch]
-        self.errors = {line["epoch"]: line["test_error"] for line in epochs}
+        done = [line for line in self.lines if line["kind"] == "epoch" and line["epoch"] < self.epoch]
+        self.errors = {line["epoch"]: line["test_error"] for line in done if "test_error" in line}
 
 
 def _epochs_for(progress: LineListener | None) -> LineListener:
@@ -151,7 +162,7 @@ def _outcome(store: Store, trial: Trial) -> Outcome:
 
 def _require_schedule(trial: Trial) -> None:
     """Raise for numbers that no training can use."""
-    for name in ("epochs", "batch"):
+    for name in ("epochs", "batch", "evaluate"):
         if not is_whole(getattr(trial, name)):
             raise OptionError(f"`Trial`: {name} must be a whole number >= 1, got {getattr(trial, name)!r}.")
     for name in ("lr", "momentum", "weight_decay", "gamma"):
@@ -160,6 +171,10 @@ def _require_schedule(trial: Trial) -> None:
             raise OptionError(f"`Trial`: {name} must be a finite number >= 0, got {value!r}.")
     if list(trial.milestones) != sorted(trial.milestones):
         raise OptionError(f"`Trial`: milestones must be in ascending order, got {trial.milestones!r}.")
+    if trial.schedule not in SCHEDULES:
+        raise OptionError(f"`Trial`: schedule must be one of {', '.join(SCHEDULES)}, got {trial.schedule!r}.")
+    if trial.nesterov and trial.momentum == 0:
+        raise OptionError("`Trial`: nesterov needs a momentum above 0. Leave it out, or give one.")
     if trial.precision not in PRECISIONS:
         raise OptionError(f"`Trial`: precision must be one of {', '.join(PRECISIONS)}, got {trial.precision!r}.")
 
@@ -183,11 +198,11 @@ def _fabric(trial: Trial, device: str) -> Fabric:
     return fabric
 
 
-def _dataset(trial: Trial, data: Path | None) -> Dataset:
+def _dataset(trial: Trial, data: Path | None) -> Source:
     place = data or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-    return _kept(trial.data, place, trial.train_samples, trial.test_samples)
+    return _kept(trial.data, place, trial.train_samples, trial.test_samples, trial.broken)
 
 
 @lru_cache(maxsize=2)  # the trials of a sweep come one after the other with the same data
-def _kept(name: str, data: Path | None, train_samples: int | None, test_samples: int | None) -> Dataset:
-    return load(name, data, train_samples=train_samples, test_samples=test_samples)
+def _kept(name: str, data: Path | None, train_samples: int | None, test_samples: int | None, broken: str) -> Source:
+    return open_source(name, data, train_samples=train_samples, test_samples=test_samples, broken=broken)

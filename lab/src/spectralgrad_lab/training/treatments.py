@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad.nn.base import BatchStatistics
-from spectralgrad_lab.models.build import pre_svd
+from spectralgrad_lab.models.build import pre_svd, replace_pre_svd
 from spectralgrad_lab.models.layers import LAYERS, METHODS, norm_of
 from spectralgrad_lab.records.trial import Trial
 
@@ -39,18 +39,27 @@ def require_treatments(trial: Trial) -> None:
             "layer, or no treatments."
         )
     if trial.treatments and trial.where != "first":
-        raise OptionError("`Trial`: treatments act on the first convolution; with where block leave them out.")
+        raise OptionError(f"`Trial`: treatments act on the first convolution; with where {trial.where} leave them out.")
+    if trial.skew not in ("matrix", "convolution"):
+        raise OptionError(f"`Trial`: skew must be matrix or convolution, got {trial.skew!r}.")
+    if trial.skew == "convolution" and ("OW" not in trial.treatments or "OL" in trial.treatments):
+        raise OptionError("`Trial`: skew convolution is a form of OW, and OL has no matrix there. Take OW, and no OL.")
     if {"SN", "OW"} <= set(trial.treatments):
         raise OptionError("`Trial`: SN and OW both set the weight; take one of them.")
 
 
 def treat_weight(model: Module, trial: Trial) -> None:
-    """Attach SN or OW to the pre-SVD convolution. Before the optimizer is made, which must hold the parameter they leave."""
+    """Attach SN or OW to the pre-SVD convolution. Before the optimizer is made, which must hold the parameter they leave.
+
+    OW starts at a random skew matrix, as ECCV22's does: from zero, OLR would be 0/0.
+    """
     require_treatments(trial)
     if "SN" in trial.treatments:
         sg.orthogonal.spectral_norm(pre_svd(model))
-    if "OW" in trial.treatments:
-        sg.orthogonal.orthogonal_weight(pre_svd(model))
+    if "OW" in trial.treatments and trial.skew == "matrix":
+        sg.orthogonal.orthogonal_weight(pre_svd(model), keep=False)
+    elif "OW" in trial.treatments:
+        replace_pre_svd(model, _skew_convolution(pre_svd(model)))
 
 
 def treat_step(optimizer: Optimizer, model: Module, trial: Trial) -> None:
@@ -70,7 +79,19 @@ def penalty(model: Module, trial: Trial) -> Callable[[], Tensor] | None:
     return lambda: OL_WEIGHT * sg.orthogonal.orthogonal_loss(conv)
 
 
-def _held(conv: Conv2d) -> Tensor:
+def _skew_convolution(conv: Any) -> sg.orthogonal.OrthogonalConv2d:
+    """The orthogonal convolution for the channels and the kernel of another, on its device, from the same random state."""
+    side = conv.kernel_size[0]
+    if conv.stride != (1, 1) or conv.padding != (side // 2, side // 2):
+        raise OptionError(
+            "`Trial`: skew convolution needs a pre-SVD convolution that keeps the size of the map, got stride "
+            f"{conv.stride} and padding {conv.padding}. Take skew matrix."
+        )
+    place = {"device": conv.weight.device, "dtype": conv.weight.dtype}
+    return sg.orthogonal.OrthogonalConv2d(conv.in_channels, conv.out_channels, side, **place)
+
+
+def _held(conv: Conv2d | sg.orthogonal.OrthogonalConv2d) -> Tensor:
     """The parameter of the convolution that an optimizer holds."""
     if is_parametrized(conv, "weight"):
         original: Tensor = conv.parametrizations["weight"].original  # type: ignore[index,union-attr]

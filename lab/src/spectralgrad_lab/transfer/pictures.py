@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError, SpectralError
+from spectralgrad_lab.data.decode import WIDE_MODES, wide_grey
 from spectralgrad_lab.drawing import as_image
 from spectralgrad_lab.files import replacing
 
@@ -34,8 +35,7 @@ _FORMATS: dict[str, tuple[str, bool, dict[str, Any]]] = {
 }
 SUFFIXES = tuple(_FORMATS)
 _RGB_PROFILE = b"RGB "  # bytes 16 to 20 of an ICC profile say whose numbers it explains
-_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-_WIDE, _NARROW = 65535, 255
+_NARROW = 255
 
 
 class PictureError(SpectralError, OSError):
@@ -113,8 +113,8 @@ def _as_numbers(image: "Image") -> Picture:
 
 def _samples(image: "Image") -> tuple[Tensor, Tensor | None]:
     """Colours (3, H, W) and alpha (H, W) of an image of any mode."""
-    if image.mode in _WIDE_MODES or image.mode == "F":
-        grey = _scaled(_raw(image), image.mode)
+    if image.mode in WIDE_MODES:
+        grey = wide_grey(image)
         return grey.expand(3, *grey.shape[-2:]).contiguous(), None
     if image.has_transparency_data or image.mode in ("La", "RGBa"):
         four = _raw(image.convert("RGBA")).permute(2, 0, 1)
@@ -127,16 +127,7 @@ def _samples(image: "Image") -> tuple[Tensor, Tensor | None]:
 def _raw(image: "Image") -> Tensor:
     import numpy as np
 
-    return torch.from_numpy(
-        np.array(image).astype(np.float32 if image.mode in (*_WIDE_MODES, "F") else np.uint8, copy=False)
-    )
-
-
-def _scaled(grey: Tensor, mode: str) -> Tensor:
-    """Grey of 16 bits, or of floats, in [0, 1]. Floats that go above 1 are taken to end at their largest value."""
-    grey = grey.nan_to_num(0.0, 0.0, 0.0).clamp(min=0)
-    largest = float(grey.max())
-    return grey / max(largest, 1.0 if mode == "F" else _WIDE)
+    return torch.from_numpy(np.array(image).astype(np.uint8, copy=False))
 
 
 def _from_inks(image: "Image") -> "Image":

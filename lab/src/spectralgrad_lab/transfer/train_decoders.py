@@ -25,7 +25,7 @@ from torch.nn.functional import interpolate, mse_loss
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data.artworks import PAINTINGS, Artworks, embedded_artworks, load_artworks
 from spectralgrad_lab.data.batches import crop
-from spectralgrad_lab.data.device import fastest_convolutions, torch_device
+from spectralgrad_lab.data.device import convolutions, torch_device
 from spectralgrad_lab.files import write_whole
 from spectralgrad_lab.models.decoders import Decoder
 from spectralgrad_lab.models.vgg import LEVELS, Encoder, require_level
@@ -304,7 +304,7 @@ def fitted(
         say(f"{name} {' '.join(f'{key} {value:.5g}' for key, value in line.items())}")
 
     begin = time.monotonic()
-    with fastest_convolutions(), _tf32(True):
+    with convolutions(), _tf32(True):
         decoder, steps = train_decoder(
             recipe, vgg, pictures.train["photo"], pictures.test["photo"], show, every, styles=styles, start=before
         )

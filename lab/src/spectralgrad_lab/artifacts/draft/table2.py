@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, by_method
+from ..protocols.denoising import COLUMN, METHODS_SAYS, by_method
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -27,6 +27,9 @@ SPEC = Spec(
         ),
     ),
     entries=lambda scale: by_method(scale, 0.95, 4),
-    says=says(paper="Covariances are divided by N H W, where the draft divides by N H W - 1."),
+    says=says(
+        short=METHODS_SAYS,
+        paper=f"Covariances are divided by N H W, where the draft divides by N H W - 1. {METHODS_SAYS}",
+    ),
     claim="PCA denoising at 95 % energy by SVD-PI outperforms batch norm.",
 )

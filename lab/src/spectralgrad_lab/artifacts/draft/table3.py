@@ -6,6 +6,10 @@ from ..spec import Entry, Spec
 
 PCA: Change = {**DENOISE, "energy": 0.95}
 ZCA: Change = {**SVD_PI, **NIPS19}
+BLOCK = (
+    "The draft does not say what «1 block» is. The rows of that name replace every norm of the first residual block, those "
+    "with «stage» every norm of the first stage, which NIPS19 calls Block1; the norm after conv1 is batch norm in both."
+)
 
 
 def entries(scale: Scale) -> tuple[Entry, ...]:
@@ -17,6 +21,8 @@ def entries(scale: Scale) -> tuple[Entry, ...]:
         "PCA(1 block)": {**PCA, "where": "block"},
         "ZCA(1 block)": {**ZCA, **groups, "where": "block"},
     }
+    if scale != "smoke":  # whose network has one block in a stage
+        rows |= {f"{name}(1 block), stage": {**rows[f"{name}(1 block)"], "where": "stage"} for name in ("PCA", "ZCA")}
     return cells(cifar(scale), rows, {COLUMN: {}}, seeds(scale, 4))
 
 
@@ -47,7 +53,8 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="Groups of 8 channels.",
-        paper="The draft does not give the size of the groups of ZCA: all 64 channels are whitened together.",
+        short=BLOCK,
+        paper=f"The draft does not give the size of the groups of ZCA: all 64 channels are whitened together. {BLOCK}",
     ),
     claim="One layer is better than a whole block, and PCA better than ZCA.",
 )

@@ -3,14 +3,15 @@ from spectralgrad_lab.records.results import Scale
 from ..protocols.conditioning import (
     NEWTON,
     PAPER_SAYS,
+    RANGE,
+    RANGE_POOL,
     SHORT_SAYS,
-    SINGULAR,
-    SINGULAR_POOL,
     SMOKE_SAYS,
     SVD,
     decorrelation,
     treatments,
 )
+from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
 from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Spec
@@ -32,9 +33,9 @@ SPEC = Spec(
     form="condition",
     entries=entries,
     says=says(
-        smoke=f"{SMOKE_SAYS} {SINGULAR_POOL} So it is for BN, which is watched over all 64 channels, of 9 inputs.",
-        short=f"{SHORT_SAYS} No ImageNet here: pooling of 64 channels on CIFAR-10. {SINGULAR} {SINGULAR_POOL}",
-        paper=f"{PAPER_SAYS} {SINGULAR} {SINGULAR_POOL}",
+        smoke=f"{SMOKE_SAYS} BN is watched over all 64 channels, of 9 inputs. {RANGE} {RANGE_POOL}",
+        short=f"{SHORT_SAYS} Pooling: {POOL_SAYS} {RANGE} {RANGE_POOL}",
+        paper=f"{PAPER_SAYS} {RANGE} {RANGE_POOL}",
     ),
     claim="Condition numbers: SVD about 1e12 in decorrelated BN and 1e16 in pooling; Newton-Schulz 1e5 and 1e15; BN 1e3.",
 )

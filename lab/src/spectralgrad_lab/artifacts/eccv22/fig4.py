@@ -1,4 +1,4 @@
-from ..protocols.conditioning import PAPER_SAYS, SHORT_SAYS, SINGULAR, SMOKE_SAYS, TABLE3, decorrelation
+from ..protocols.conditioning import PAPER_SAYS, RANGE, SHORT_SAYS, SMOKE_SAYS, TABLE3, decorrelation
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -9,6 +9,6 @@ SPEC = Spec(
     kind="training",
     form="condition",
     entries=lambda scale: decorrelation(scale, TABLE3, 1),
-    says=says(smoke=SMOKE_SAYS, short=f"{SHORT_SAYS} {SINGULAR}", paper=f"{PAPER_SAYS} {SINGULAR}"),
+    says=says(smoke=f"{SMOKE_SAYS} {RANGE}", short=f"{SHORT_SAYS} {RANGE}", paper=f"{PAPER_SAYS} {RANGE}"),
     claim="OLR reduces the condition number to 1e4.",
 )

@@ -1,6 +1,7 @@
 from spectralgrad_lab.records.results import Scale
 
-from ..protocols.conditioning import NEWTON, PAPER_SAYS, SINGULAR_POOL, SVD, treatments
+from ..protocols.conditioning import NEWTON, PAPER_SAYS, RANGE, RANGE_POOL, SVD, treatments
+from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
 from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Spec
@@ -21,9 +22,9 @@ SPEC = Spec(
     form="condition",
     entries=entries,
     says=says(
-        smoke=f"Three methods; pooling of 16 channels. {SINGULAR_POOL}",
-        short=f"No ImageNet here: pooling of 64 channels on CIFAR-10. {SINGULAR_POOL}",
-        paper=f"{PAPER_SAYS} {SINGULAR_POOL}",
+        smoke=f"Three methods; pooling of 16 channels. {RANGE} {RANGE_POOL}",
+        short=f"{POOL_SAYS} {RANGE} {RANGE_POOL}",
+        paper=f"{PAPER_SAYS} {RANGE} {RANGE_POOL}",
     ),
     claim="OLR and OW reduce the condition number by about 1e15, NOG by 2e15, all together by 5e15.",
 )

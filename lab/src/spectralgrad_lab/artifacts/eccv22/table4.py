@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
-from ..protocols.conditioning import NEWTON, PAPER_SAYS, SMOKE, SMOKE_SAYS, TABLE4, decorrelation
+from ..protocols.conditioning import NEWTON, PAPER_SAYS, SHORT_SAYS, SMOKE, SMOKE_SAYS, TABLE4, decorrelation
 from ..protocols.protocol import says
 from ..spec import Entry, Spec
 
@@ -9,7 +9,7 @@ SETS = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 
 def entries(scale: Scale) -> tuple[Entry, ...]:
     if scale != "paper":
-        return decorrelation(scale, SMOKE if scale == "smoke" else TABLE4, 10, "CIFAR-10")
+        return decorrelation(scale, SMOKE if scale == "smoke" else TABLE4, 10, "CIFAR-10", "cifar10")
     return tuple(entry for name, data in SETS.items() for entry in decorrelation(scale, TABLE4, 10, name, data))
 
 
@@ -39,7 +39,7 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke=f"{SMOKE_SAYS} Without OL and the pair NOG + OW; with {NEWTON}.",
-        short="ResNet-18 in the place of ResNet-50; CIFAR-10 alone.",
+        short=f"{SHORT_SAYS} CIFAR-10 alone.",
         paper=PAPER_SAYS,
     ),
     claim="NOG, OW and OLR together are best: 0.4 % below SVD on CIFAR-10, 0.9 % on CIFAR-100.",

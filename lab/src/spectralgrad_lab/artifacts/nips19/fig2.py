@@ -15,6 +15,6 @@ SPEC = Spec(
     kind="training",
     form="loss",
     entries=entries,
-    says=says(),
+    says=says(paper="SVD-PI and PI deflate as printed."),
     claim="The training loss of PI is very unstable, that of SVD-PI is smooth.",
 )

@@ -1,4 +1,4 @@
-from ..protocols.denoising import by_method
+from ..protocols.denoising import METHODS_SAYS, by_method
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -9,6 +9,9 @@ SPEC = Spec(
     kind="training",
     form="loss",
     entries=lambda scale: by_method(scale, 0.99, 1),
-    says=says(paper="The paper draws BN, PI and SVD-PI; PCA(SVD) is shown as far as it comes."),
+    says=says(
+        short=METHODS_SAYS,
+        paper=f"The paper draws BN, PI and SVD-PI; PCA(SVD) is shown as far as it comes. {METHODS_SAYS}",
+    ),
     claim="The loss falls smoothly for SVD-PI and batch norm, and is unstable for PI.",
 )

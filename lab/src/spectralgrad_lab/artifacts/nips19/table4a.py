@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, by_energy
+from ..protocols.denoising import COLUMN, SAYS, by_energy
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -26,7 +26,8 @@ SPEC = Spec(
     ),
     entries=by_energy,
     says=says(
-        short="85, 95, 99 and 100 %.", paper="100 % is trained as batch norm, which it is: the input is standardised."
+        short="85, 95, 99 and 100 %.",
+        paper=f"100 % is trained as batch norm, which it is: the input is standardised. {SAYS}",
     ),
     claim="Keeping less than 90 % of the variance hurts; 99 % is best.",
 )

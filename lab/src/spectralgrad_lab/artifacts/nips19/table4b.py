@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, by_rank
+from ..protocols.denoising import COLUMN, SAYS, by_rank
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -24,6 +24,6 @@ SPEC = Spec(
         ),
     ),
     entries=by_rank,
-    says=says(short="2, 8, 16 and 32 eigenvectors."),
+    says=says(short="2, 8, 16 and 32 eigenvectors.", paper=SAYS),
     claim="The error is stable for 8 to 32 eigenvectors and best for 16.",
 )

@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, by_iterations
+from ..protocols.denoising import COLUMN, SAYS, by_iterations
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -25,6 +25,6 @@ SPEC = Spec(
         ),
     ),
     entries=by_iterations,
-    says=says(short="1, 2, 9 and 19 iterations."),
+    says=says(short="1, 2, 9 and 19 iterations.", paper=SAYS),
     claim="Two power iterations are enough for PCA denoising.",
 )

@@ -4,12 +4,14 @@ from spectralgrad_lab.records.results import Scale
 from spectralgrad_lab.records.trial import Trial
 
 from ..spec import Entry
-from .protocol import BN, SVD_PI, TAYLOR, by_d, cells, network, seeds
+from .protocol import BN, DEFLATION_SAYS, NIPS19, PAMI, SVD_PI, TAYLOR, Change, both_deflations, by_d, cells, network, seeds
 
 SIZES = (4, 8, 16, 32, 64)
 COLUMNS = tuple(by_d(*SIZES))
 BATCH_NORM = "Batch Norm"
-METHODS = {"SVD-PI": SVD_PI, "SVD-Taylor": TAYLOR}
+# The row SVD-PI is NIPS19's, with its eps and its running subspace.
+METHODS: dict[str, Change] = {**both_deflations("SVD-PI", SVD_PI, NIPS19), "SVD-Taylor": {**TAYLOR, **PAMI}}
+SAYS = f"SVD-PI has eps = 1e-4 and a running subspace, of NIPS19; SVD-Taylor eps = 1e-2. {DEFLATION_SAYS}"
 
 
 def both_networks(scale: Scale, base: Trial, trials18: int, trials50: int) -> tuple[Entry, ...]:
@@ -22,7 +24,8 @@ def both_networks(scale: Scale, base: Trial, trials18: int, trials50: int) -> tu
         own = {f"{name} {method}": {**network(scale, name.lower()), **change} for method, change in METHODS.items()}
         if name == "ResNet50" and scale == "short":
             own, sizes = {"ResNet50 SVD-Taylor": own["ResNet50 SVD-Taylor"]}, (64,)
-        found += cells(base, own, by_d(*sizes), seeds(scale, trials))
+        count = seeds(scale, trials, short=3 if name == "ResNet50" else 5)
+        found += cells(base, own, by_d(*sizes), count)
         norm = {f"{name} BN": {**network(scale, name.lower()), **BN}}
-        found += cells(base, norm, {BATCH_NORM: {}}, seeds(scale, trials))
+        found += cells(base, norm, {BATCH_NORM: {}}, count)
     return found

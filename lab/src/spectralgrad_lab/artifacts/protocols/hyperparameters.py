@@ -13,4 +13,5 @@ SETTINGS: dict[str, Change] = {
 
 
 def settings(scale: Scale, trials: int) -> tuple[Entry, ...]:
-    return cells(cifar(scale, "cifar100", **{**TAYLOR, "d": 64}), {"SVD-Taylor": {}}, SETTINGS, seeds(scale, trials))
+    base = cifar(scale, "cifar100", **{**TAYLOR, "d": 64})
+    return cells(base, {"SVD-Taylor": {}}, SETTINGS, seeds(scale, trials, short=10))

@@ -1,0 +1,82 @@
+"""How a training ended, and whether it learned anything."""
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from .recording import Line, end_of
+
+CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tinyimagenet": 200}  # where an older start line does not say
+CONVERGED = 0.8  # of ln(classes), which is the loss of guessing
+
+
+class Outcome(NamedTuple):
+    """How a trial ended: "finished", or "failed" with the reason; its epochs as they were recorded.
+
+    ``test_error`` is that of the last epoch that was evaluated, ``best_error`` the smallest of those evaluated.
+    """
+
+    status: str
+    reason: str
+    epochs: tuple[dict[str, Any], ...]
+    test_error: float | None
+    best_error: float | None
+    seconds: float
+    classes: int | None = None
+
+    @property
+    def converged(self) -> bool | None:
+        """Whether it is better than guessing: finite, and the training loss of the last epoch <= 0.8 ln(classes).
+
+        None where the record does not say: no loss, or a data set of unknown classes.
+
+        >>> [Outcome("finished", "", ({"train_loss": loss},), 9.0, 9.0, 1.0, classes=10).converged for loss in (0.4, 2.2)]
+        [True, False]
+        """
+        if self.status != "finished":
+            return False
+        loss = number(self.epochs[-1].get("train_loss")) if self.epochs else math.nan
+        if self.classes is None or self.classes < 2 or math.isnan(loss):
+            return None
+        return loss <= CONVERGED * math.log(self.classes)
+
+    def evaluated(self, name: str) -> list[float]:
+        """A figure of the test, epoch by epoch, of those epochs that were evaluated and have it.
+
+        >>> epochs = ({"epoch": 0}, {"epoch": 1, "test_error": 9.0}, {"epoch": 2, "test_error": 7.5})
+        >>> Outcome("finished", "", epochs, 7.5, 7.5, 1.0).evaluated("test_error")
+        [9.0, 7.5]
+        """
+        found = (number(line.get(name)) for line in self.epochs)
+        return [x for x in found if not math.isnan(x)]
+
+
+def outcome_of(lines: list[Line]) -> Outcome | None:
+    """The outcome that the lines of a record tell; None if they have no end."""
+    end, epochs = end_of(lines), tuple(line for line in lines if line["kind"] == "epoch")
+    if end is None:
+        return None
+    seconds = sum(float(line.get("seconds", 0.0)) for line in epochs)
+    errors = end.get("test_error"), end.get("best_error")
+    return Outcome(end["status"], end.get("reason", ""), epochs, *errors, seconds, _classes(lines))
+
+
+def number(x: Any) -> float:
+    """A number of a record; NaN for what is missing or written in words.
+
+    >>> number(2), number(None), number("inf")
+    (2.0, nan, inf)
+    """
+    try:
+        return float(x)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _classes(lines: Iterable[Line]) -> int | None:
+    """How many classes the data have: as the last start line says, or as its data set is known to."""
+    starts = [line for line in lines if line["kind"] == "start"]
+    if not starts:
+        return None
+    said = starts[-1].get("classes")
+    return int(said) if isinstance(said, int) else CLASSES.get(str(starts[-1].get("trial", {}).get("data")))
