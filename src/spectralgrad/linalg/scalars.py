@@ -13,7 +13,6 @@ borders of domains: where eigenvalues may lie, and what happens to those that ro
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -77,6 +76,13 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
             f"singular or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. "
             f"{advice}"
         )
+
+
+def _less_one(x: float) -> tuple[float, float]:
+    """x - 1, and what its rounding lost."""
+    rounded = x - 1
+    taken = rounded - x  # -1, but for rounding
+    return rounded, (x - (rounded - taken)) + (-1 - taken)
 
 
 class ScalarAtScale1(NamedTuple):
@@ -183,8 +189,9 @@ class Scalar(ABC):
             floor = shifted(torch.full_like(w[..., :1], self.floor), -k)  # one for each matrix
         scaled = replace(self, floor=floor)  # type: ignore[arg-type]
         # 2^((degree - 1) k): in one number, whole part and rest would share the digits of the rest.
-        coarse = round((degree - 1) * _STEPS) / _STEPS
-        fine = float(Fraction(degree) - 1 - Fraction(coarse))  # degree - 1 alone would be rounded
+        slope, lost = _less_one(degree)
+        coarse = round(slope * _STEPS) / _STEPS
+        fine = (slope - coarse) + lost
         power = coarse * k.double()  # exact
         whole = power.floor()
         rest = (power - whole) + fine * k.double()
@@ -388,8 +395,7 @@ class Power(Scalar):
         ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
         # alpha - 1 is rounded, and the logarithm of 1e300 would make that 100 eps.
-        slope = self.alpha - 1
-        lost = float(Fraction(self.alpha) - 1 - Fraction(slope))
+        slope, lost = _less_one(self.alpha)
         return torch.where(positive, base.pow(slope) * (1 + lost * base.log()) * ratio, at_zero)
 
     def curvature(self, x: Tensor) -> Tensor:

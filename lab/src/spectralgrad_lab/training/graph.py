@@ -5,6 +5,7 @@ number of the step, which the graph counts itself. The first steps run by hand, 
 and the replays are the same operations on the same tensors.
 """
 
+import gc
 import warnings
 from collections.abc import Callable
 
@@ -85,12 +86,16 @@ class StepGraph:
         """Record a step without taking it; None where CUDA refuses."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
+        gc.collect()
+        gc.disable()  # what it frees in the middle, an older graph, would end the capture
         try:
             with torch.cuda.graph(graph):
                 self._step()
         except (RuntimeError, torch.AcceleratorError) as error:
             warnings.warn(f"a step cannot be captured, so each is launched by hand: {error}", stacklevel=2)
             return None
+        finally:
+            gc.enable()
         return graph
 
 
