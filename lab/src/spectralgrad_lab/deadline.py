@@ -47,9 +47,9 @@ class Deadline:
         """None for ever."""
         return max(0.0, self.at - time.time()) if self.is_set else None
 
-    def require_time(self) -> None:
-        """Raise `OutOfTime` if it is over."""
-        if self.is_over:
+    def require_time(self, seconds: float = 0.0) -> None:
+        """Raise `OutOfTime` if it is over, or work of so many seconds would end too late."""
+        if self.is_nearer_than(seconds):
             raise OutOfTime
 
 

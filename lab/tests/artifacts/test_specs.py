@@ -35,6 +35,7 @@ IDS = [
     *("eccv22-fig1", "eccv22-fig2", "eccv22-fig3", "eccv22-fig4", "eccv22-fig5"),
     *("eccv22-table1", "eccv22-table2", "eccv22-table3", "eccv22-table4"),
     *("eccv22-table5", "eccv22-table6"),
+    "ours-contrasts",
 ]
 STYLE = {"pami-fig2", "pami-table8", "pami-table9", "pami-table10", "pami-fig9", "pami-fig10"}
 COMPUTED = {"nips19-table1", "nips19-fig1", "pami-fig1a", "pami-fig3", "pami-fig4", "pami-fig11", "pami-eq60"}
@@ -53,6 +54,7 @@ TRIALS = {
     "pami-fig1b": (18,),
     "pami-table3": (8,),
     "pami-table6": (5, 1),
+    "ours-contrasts": (2,),
 }
 CIFAR100 = {"nips19-table3", "pami-fig5", "pami-table3", "pami-table5", *(f"eccv22-table{i}" for i in (1, 2, 3))}
 DATA = {
@@ -88,7 +90,7 @@ def printed_cells(spec: Spec) -> Iterator[tuple[str, str, str | None]]:
 
 
 def test_every_id_is_there_in_the_order_of_the_papers() -> None:
-    assert len(IDS) == 45
+    assert len(IDS) == 46
     assert list(SPECS) == IDS
     papers = {id.partition("-")[0] for id in IDS}
     found = {path for paper in papers for path in Path(folder.__path__[0], paper).glob("*.py") if path.stem != "__init__"}
@@ -123,7 +125,7 @@ def test_entries_are_cells_with_seeds(spec: Spec, scale: Scale) -> None:
         assert [trial.seed for trial in entry.trials] == list(range(len(entry.trials)))
         assert len({replace(trial, seed=0) for trial in entry.trials}) == 1
     if scale == "short":
-        counts = {10} if spec.id in ("pami-table3", "pami-fig5") else {1, 3, 5}
+        counts = {10} if spec.id in ("pami-table3", "pami-fig5") else {6} if spec.id == "ours-contrasts" else {1, 3, 5}
         assert {len(entry.trials) for entry in entries} <= counts
     assert scale != "smoke" or {len(entry.trials) for entry in entries} <= {1, 2}
 
@@ -164,6 +166,7 @@ def test_short_is_the_papers_set_in_a_few_epochs_and_seeds(spec: Spec) -> None:
         sets = [SHORT_DATA.get(spec.id, {"folder": "tinyimagenet"}.get(name, name)) for name in DATA[spec.id]]  # no ImageNet
         assert trial.data in sets
         epochs = {"cifar10": 8, "cifar100": 24, "tinyimagenet": 8}[trial.data]
+        epochs = 24 if spec.id == "ours-contrasts" else epochs
         epochs = 16 if spec.id.startswith("eccv22") and trial.layer != "gcp" else epochs
         assert (trial.epochs, trial.batch, trial.lr) == (epochs, 128, 0.1)
         assert (trial.schedule, trial.nesterov, trial.drop_last, trial.precision) == ("onecycle", True, True, "bf16-mixed")

@@ -8,7 +8,7 @@ from spectralgrad.errors import OptionError
 
 from .spec import Spec
 
-# In the order of the papers. The artifact pami-table4 is in pami/table4.py.
+# In the order of the papers, then ours. The artifact pami-table4 is in pami/table4.py.
 IDS = (
     *("nips19-table1", "nips19-fig1", "nips19-table2", "nips19-fig2", "nips19-table3"),
     *("nips19-table4a", "nips19-table4b", "nips19-table4c", "nips19-fig3"),
@@ -19,6 +19,7 @@ IDS = (
     *("pami-table8", "pami-table9", "pami-table10", "pami-fig9", "pami-fig10", "pami-fig11", "pami-eq60"),
     *("eccv22-fig1", "eccv22-fig2", "eccv22-fig3", "eccv22-fig4", "eccv22-fig5"),
     *("eccv22-table1", "eccv22-table2", "eccv22-table3", "eccv22-table4", "eccv22-table5", "eccv22-table6"),
+    "ours-contrasts",
 )
 
 
@@ -32,7 +33,7 @@ def specs() -> dict[str, Spec]:
     """Every artifact, in the order of the papers.
 
     >>> len(specs())
-    45
+    46
     """
     return {id: _spec(id) for id in IDS}
 

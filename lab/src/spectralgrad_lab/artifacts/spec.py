@@ -36,8 +36,8 @@ class Spec:
     """One artifact.
 
     Args:
-        id: as PAPERS.md names it.
-        paper: DRAFT, NIPS19, POSTER, PAMI or ECCV22.
+        id: the paper and the number of its table or figure.
+        paper: DRAFT, NIPS19, POSTER, PAMI or ECCV22; OURS for what no paper has.
         shows: one line for `list`.
         kind: training (entries), computed or timing (compute), style (make).
         form: how the page draws it.

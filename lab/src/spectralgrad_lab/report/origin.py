@@ -46,9 +46,13 @@ def origins(trials: Iterable[Trial], store: Store) -> list[str]:
 
 
 def starts_of(trials: Iterable[Trial], store: Store) -> list[Line]:
-    """The last start line of every trial that has one."""
-    found = ([line for line in store.lines(trial) if line.get("kind") == "start"] for trial in trials)
-    return [starts[-1] for starts in found if starts]
+    """The last start line of every trial that has one; with what its epochs say of graphs, which are made in the first."""
+    found = []
+    for lines in map(store.lines, trials):
+        starts = [line for line in lines if line.get("kind") == "start"]
+        graphs = [line["graph"] for line in lines if line.get("kind") == "epoch" and "graph" in line]
+        found += [{**starts[-1], **({"graph": graphs[-1]} if graphs else {})}] if starts else []
+    return found
 
 
 def cached(abouts: Iterable[dict[str, Any]]) -> str:

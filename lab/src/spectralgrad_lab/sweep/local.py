@@ -1,6 +1,7 @@
 """Trials, one after the other, on several processes or on a Ray cluster. What has a record is not run again."""
 
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -73,9 +74,17 @@ def run_trials(
         jobs = min(jobs, len(waiting))
         run_in_workers(waiting, store, jobs=jobs, data=folder, device=device, hear=hear, train=train, deadline=deadline)
     else:
+        to_begin = 0.0  # seconds until the first epoch of a trial ends, as the last one took
         for trial in waiting:
-            deadline.require_time()
-            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, hear), deadline=deadline)
+            deadline.require_time(to_begin)
+            start, first = time.monotonic(), []
+
+            def told(event: Event, start: float = start, first: list[float] = first) -> None:
+                first.append(time.monotonic() - start)
+                hear(event)
+
+            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, told), deadline=deadline)
+            to_begin = first[0] if first else to_begin
             hear(Event(trial, len(outcome.epochs), outcome))
 
 

@@ -39,6 +39,6 @@ SPEC = Spec(
         ),
     ),
     entries=entries,
-    says=says(smoke="d = 4, 16, 64.", short=f"d = 4, 16, 64. {DEFLATION_SAYS}", paper=DEFLATION_SAYS),
+    says=says(smoke="d = 4, 16, 64.", short=DEFLATION_SAYS, paper=DEFLATION_SAYS),
     claim="SVD and PI fail as soon as d > 4; SVD-PI never does, and larger groups give a smaller error.",
 )
