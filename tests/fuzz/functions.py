@@ -100,12 +100,31 @@ class Function(Target):
         y = y if null is None else torch.where(null, scalar.f(torch.zeros_like(w)), y)
         sure = fits & ~unsure & torch.isfinite(y).all(-1) & comparable(X, top[..., 0], F)
         rounded = (F.diagonal(dim1=-2, dim2=-1) * w).abs().amax(-1)  # what rounding an eigenvalue changes f by, over eps
-        yield from self._compare(X, outcome, V, y, F, sure, rounded, scalar.attainable(F, w))
+        yield from self._compare(
+            X, outcome, V, y, F, sure, rounded, scalar.attainable(F, w), self._underflow(scalar, floor, w)
+        )
+
+    @staticmethod
+    def _underflow(scalar: Scalar, floor: float | None, w: Tensor) -> Tensor:
+        """In smallest normal numbers (B,): differences are taken where the steepest slope is 1, even if clamped away."""
+        if floor is None:
+            return torch.ones(len(w), dtype=w.dtype)
+        c = w.clamp(min=floor)
+        return scalar.difference(c, c).abs().amax(-1).clamp(min=1)
 
     def _compare(
-        self, X: Tensor, outcome: Outcome, V: Tensor, y: Tensor, F: Tensor, sure: Tensor, rounded: Tensor, sizes: Tensor
+        self,
+        X: Tensor,
+        outcome: Outcome,
+        V: Tensor,
+        y: Tensor,
+        F: Tensor,
+        sure: Tensor,
+        rounded: Tensor,
+        sizes: Tensor,
+        tiny: Tensor,
     ) -> Iterator[Check]:
-        """``sizes``: of each entry of F, to which its rounding is relative."""
+        """``sizes``: of each entry of F, to which its rounding is relative. ``tiny`` (B,): what may become 0 of F."""
         n, ulp = X.shape[-1], eps(X.dtype)
         (Y,) = outcome.outputs
         value = (V * y.unsqueeze(-2)) @ V.mH
@@ -119,7 +138,9 @@ class Function(Target):
         alone = sure & is_diagonal(X) & ((V == 0) | (V.abs() == 1)).flatten(1).all(1)
         P, weights = V.abs(), wide(cotangent(Y, 0)).abs()  # their sizes, since G_ij + G_ji may cancel
         scale = P @ (sizes * (P.mT @ hermitian(weights) @ P)) @ P.mT
-        apart = (wide(outcome.gradient) - expected).abs() / (LEVEL * ulp * scale + smallest_normal(X.dtype))
+        apart = (wide(outcome.gradient) - expected).abs() / (
+            LEVEL * ulp * scale + smallest_normal(X.dtype) * tiny.reshape(-1, 1, 1)
+        )
         worst = torch.where(alone, apart.flatten(1).amax(1), 0.0)
         yield Check("gradient of a diagonal matrix", worst.nan_to_num(nan=torch.inf), outcome.gradient, expected)
 
