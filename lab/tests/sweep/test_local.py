@@ -141,6 +141,21 @@ def test_when_time_is_up_no_other_trial_is_begun(jobs: int, store: Store) -> Non
     assert starts(store, trials[-1]) == 0
 
 
+def test_no_trial_is_begun_whose_first_epoch_would_end_too_late(store: Store) -> None:
+    """The first trial shows how long that takes."""
+
+    def slow(trial: Trial, store: Store, **how: Any) -> Outcome:
+        time.sleep(0.6)
+        return train(trial, store, **how)
+
+    trials = [Trial(seed=seed, epochs=1) for seed in range(2)]
+    start = time.monotonic()
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, train=slow, deadline=Deadline.after(1.1))
+    assert time.monotonic() - start < 1.1
+    assert [status(store, trial) for trial in trials] == ["finished", "none"]
+
+
 def test_workers_stop_after_their_epoch_when_time_is_up(store: Store) -> None:
     trials = [Trial(seed=seed, epochs=1000, lr=5.0) for seed in range(3)]
     with pytest.raises(OutOfTime):

@@ -77,14 +77,9 @@ def run_trials(
         to_begin = 0.0  # seconds until the first epoch of a trial ends, as the last one took
         for trial in waiting:
             deadline.require_time(to_begin)
-            start, first = time.monotonic(), []
-
-            def told(event: Event, start: float = start, first: list[float] = first) -> None:
-                first.append(time.monotonic() - start)
-                hear(event)
-
-            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, told), deadline=deadline)
-            to_begin = first[0] if first else to_begin
+            first = _FirstEpoch(hear)
+            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, first), deadline=deadline)
+            to_begin = first.seconds or to_begin
             hear(Event(trial, len(outcome.epochs), outcome))
 
 
@@ -135,6 +130,17 @@ def cores() -> int:
 def uses_gpu(device: str) -> bool:
     """Whether trials on ``device`` go to a GPU of this machine."""
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+
+
+class _FirstEpoch:
+    """Hears for another one, and notes after how many seconds the first epoch had ended; 0 before."""
+
+    def __init__(self, hear: Listener) -> None:
+        self.hear, self.start, self.seconds = hear, time.monotonic(), 0.0
+
+    def __call__(self, event: Event) -> None:
+        self.seconds = self.seconds or time.monotonic() - self.start
+        self.hear(event)
 
 
 def _silence(event: Event) -> None:

@@ -102,11 +102,12 @@ class StepGraph:
 def _waits(step: Callable[[], None]) -> bool:
     """Take a step; whether the host waited for the device in it."""
     before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # itself a warning: a prototype
+        told.clear()
+        try:
             step()
-    finally:
-        torch.cuda.set_sync_debug_mode(before)
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
     return any("synchroniz" in str(warning.message) for warning in told)

@@ -1,5 +1,6 @@
 """Training a trial from its record: from the start, or from where it was stopped."""
 
+import logging
 import os
 import time
 from collections.abc import Sequence
@@ -181,6 +182,7 @@ def _require_schedule(trial: Trial) -> None:
 
 def _fabric(trial: Trial, device: str) -> Fabric:
     """Fabric on one device, or on those that torchrun has started processes for."""
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # the record says what it would tell of every trial
     where = torch_device("train", device)
     kind = where.type
     world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
