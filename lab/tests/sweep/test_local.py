@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import Computed, Scale
-from spectralgrad_lab.records.store import Store
+from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import Event, missing, run_trials
 from spectralgrad_lab.sweep.workers import _gpu
@@ -211,7 +212,8 @@ def test_a_spec_is_computed_once(store: Store) -> None:
 SWEEP = """
 import sys
 from pathlib import Path
-from spectralgrad_lab.records.store import Store
+from typing import Any
+from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.sweep.local import run_trials
 from spectralgrad_lab.records.trial import Trial
 from lab_support.trainings import train
