@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,12 +49,13 @@ class Normalizer:
     bias: Tensor | None
     solver: RootSolver
 
-    argument = "input"  # its name in the errors
+    who: ClassVar[str]  # its name in the errors: that of the class, unless the class says otherwise
+    argument = "input"  # and its argument's
 
-    @property
-    def who(self) -> str:
-        """Whose name stands in the errors."""
-        return type(self).__name__
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "who" not in vars(cls):
+            cls.who = cls.__name__
 
     @property
     def groups(self) -> int:
