@@ -262,6 +262,19 @@ def test_the_scale_is_exact_where_the_rotation_is_free() -> None:
     assert cases.relative_error(got, want) < 1e-13
 
 
+@pytest.mark.parametrize("aspect", [1e-3, 1e-5])
+def test_the_scale_of_a_thin_cloud_is_exact(aspect: float) -> None:
+    """It is the nuclear norm of A over the variance: no sum of singular values divides its gradient."""
+    x, y = flat_cloud(aspect)
+    y.requires_grad_()
+    (got,) = torch.autograd.grad(sg.umeyama(x, y).s, y)
+    centred = x - x.mean(0)
+    A = (y - y.mean(0)).mT @ centred
+    assert torch.linalg.det(A) > 0
+    (want,) = torch.autograd.grad(sg.nuclear_norm(A) / centred.square().sum(), y)
+    assert cases.relative_error(got, want) < 1e-14 / aspect
+
+
 def test_coinciding_points_have_scale_1() -> None:
     x, y = coinciding(torch.float64, 10.0)
     assert torch.equal(sg.umeyama(x, y).s, torch.ones(30, dtype=torch.float64))
@@ -386,21 +399,20 @@ def test_half_precision_and_autocast() -> None:
 
 def saved_bytes(batch: int) -> int:
     x, y, w = (z.requires_grad_() for z in (torch.rand(batch, 16, 3), torch.rand(batch, 16, 3), torch.rand(batch, 16)))
-    kept: dict[int, int] = {}
+    kept = []
 
     def keep(z: Tensor) -> Tensor:
-        kept[z.untyped_storage().data_ptr()] = z.untyped_storage().nbytes()
+        kept.append(z.numel() * z.element_size())
         return z
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda z: z):
-        loss = weigh(sg.umeyama(x, y, w))
-    del loss
-    return sum(kept.values())
+        weigh(sg.umeyama(x, y, w))
+    return sum(kept)
 
 
 def test_memory_is_linear_in_the_batch() -> None:
     few, many = saved_bytes(10), saved_bytes(1000)
-    assert many < 110 * few
+    assert many < 101 * few
     assert many / 1000 < 40 * 16 * 3 * 8  # a cloud keeps less than forty of its size in float64
 
 
@@ -442,8 +454,8 @@ def test_bad_weights_inside_vmap_give_nan_for_that_cloud(name: str, function: Ca
 
 @pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"]))
 @pytest.mark.parametrize("dtype", slow_but(["float64"], {cases.ident(dtype): dtype for dtype in FULL}))
-@each
-def test_compiles_whole(name: str, function: Call, dtype: torch.dtype, backend: str) -> None:
+@pytest.mark.parametrize("function", slow_but(["umeyama"], BOTH))
+def test_compiles_whole(function: Call, dtype: torch.dtype, backend: str) -> None:
     torch.compiler.reset()
     x, y, w = (
         cases.random(2, 5, 3).to(dtype),

@@ -5,7 +5,8 @@ With shares p_i = w_i / sum w, means mx and my, and A = sum p_i (y_i - my)(x_i -
     R = procrustes(A, special=True),     t = my - R mx                       (Kabsch)
     s = <R, A> / sum p_i |x_i - mx|^2,   t = my - s R mx                     (Umeyama)
 
-All but R is plain torch. <R, A> is the largest value over all rotations, so its derivative is <R, dA>: see `_largest`.
+All but R is plain torch. <R, A> is the largest value over all rotations, so its derivative is <R, dA>: what comes through dR
+is the skew part of R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
 1e-2 would cost four of seven digits. What counts as zero is still relative to the rounding of the points as given. In
@@ -98,7 +99,7 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     """
     pair = _centred("umeyama", x, y, weights)
     R = pair.rotation()
-    s = torch.where(pair.single, 1, _largest(R, pair.A) / torch.where(pair.single, 1, pair.variance))  # (*B,)
+    s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / torch.where(pair.single, 1, pair.variance))  # (*B,)
     turned = s.unsqueeze(-1) * _apply(R, pair.mean_x)  # in the units of y
     if pair.scales is None:
         return Similarity(cast(R, x.dtype), cast(pair.mean_y - turned, x.dtype), cast(s, x.dtype))
@@ -120,16 +121,6 @@ def _difference(pair: "_Pair", y: Tensor, x: Tensor) -> Tensor:
     kx, ky = pair.scales
     least = torch.maximum(kx, ky).clamp(0, _FEW)
     return moved(moved(y, ky - least) - moved(x, kx - least), least)
-
-
-def _largest(R: Tensor, A: Tensor) -> Tensor:
-    """<R, A> (*B,) for the R that makes it largest, with the derivative <R, dA>: that by R is 0 and is not computed.
-
-    Through R itself autograd would divide rounding by s_i + s_j. The second term is 0, its first derivative too; its second
-    derivative is that of <R, A>, (<dR_1, dA_2> + <dR_2, dA_1>)/2.
-    """
-    fixed, at = R.detach(), A.detach()
-    return (fixed * A + (R - fixed) * (A - at) / 2).sum((-2, -1))
 
 
 class _Pair(NamedTuple):
