@@ -16,6 +16,7 @@ ROOMS = (
     "counters",
     "kernels",
     "linalg",
+    "align",
     "nn",
     "orthogonal",
     "diagnostics",

@@ -5,6 +5,7 @@ module is private and may change without notice.
 """
 
 from spectralgrad import diagnostics, errors, moved, nn, orthogonal
+from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
@@ -54,6 +55,7 @@ __all__ = [
     "generalized_eigh",
     "inv_root",
     "inv_sqrtm",
+    "kabsch",
     "logdet",
     "logm",
     "merge_moments",
@@ -64,6 +66,7 @@ __all__ = [
     "pinv",
     "polar",
     "powm",
+    "procrustes",
     "projector",
     "reset_counts",
     "schatten_norm",
@@ -72,6 +75,7 @@ __all__ = [
     "sqrtm",
     "svd",
     "svdvals",
+    "umeyama",
 ]
 
 moved.announce()

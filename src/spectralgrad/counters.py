@@ -55,7 +55,7 @@ def counts() -> dict[str, int]:
     """Everything counted since the start or the last `reset_counts`; reads the device counters, so it may wait.
 
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
-    ``clamped_eigenvalue``, ``root_unconverged``; absent means zero.
+    ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``; absent means zero.
     """
     _, total, on_device = snapshot()
     for event, tensor in on_device:

@@ -42,6 +42,15 @@ def is_transformed(x: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
+def looked_at(x: Tensor) -> Tensor | None:
+    """The values of ``x`` that a check may read: those under torch.func's grad and jvp too; inside vmap only if forced."""
+    while is_transformed(x):
+        if torch._C._functorch.is_batchedtensor(x) and not is_forced():
+            return None
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def checking(x: Tensor) -> bool:
     """Whether value checks apply to ``x`` here and now."""
     if torch.compiler.is_compiling():

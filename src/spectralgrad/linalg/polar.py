@@ -34,7 +34,7 @@ from .scaling import are_ordinary, at_hand, cast, exponent, moved, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
-__all__ = ["polar"]
+__all__ = ["BySVD", "polar"]
 
 
 class _Polar(ABC):
@@ -99,11 +99,17 @@ class _Polar(ABC):
 
 
 @dataclass(frozen=True)
-class _BySVD(_Polar):
-    """Factors: Q, singular values (*B, n), right singular vectors (*B, n, n)."""
+class BySVD(_Polar):
+    """Factors: Q, singular values (*B, n), right singular vectors (*B, n, n).
+
+    All but `value` holds for every Q H = A with H = V diag(S) V^H Hermitian, of either sign, if no s_i + s_j is negative.
+    """
+
+    who: str = "polar"
+    eps: float | None = None  # what rounding is relative to; None: that of the dtype
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        U, S, Vh = decompose_svd("polar", A, check=tolerance is not None)
+        U, S, Vh = decompose_svd(self.who, A, check=tolerance is not None)
         Q = matmul(U, Vh)
         return Q, Q.clone(), S, Vh.mH.contiguous()
 
@@ -114,11 +120,13 @@ class _BySVD(_Polar):
 
     def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         _, S, V = factors
-        return matmul(matmul(V, reciprocal_sums(S) * matmul(V.mH, matmul(E, V))), V.mH)
+        X = matmul(V.mH, matmul(E, V))
+        X = (X - X.mH) / 2  # as it is but for rounding, which on the diagonal a tiny s_n would blow up
+        return matmul(matmul(V, reciprocal_sums(S, self.eps) * X), V.mH)
 
     def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
-        return matmul(V * reciprocal_values(S).unsqueeze(-2), V.mH)
+        return matmul(V * reciprocal_values(S, self.eps).unsqueeze(-2), V.mH)
 
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
@@ -193,7 +201,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = evaluate(_BySVD(), X, 0.0 if check else None)
+        Q = evaluate(BySVD(), X, 0.0 if check else None)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:

@@ -101,19 +101,19 @@ def singular_triplets(who: str, A: Tensor, rule: Rule, check: bool) -> tuple[Ten
     return U, S, Vh
 
 
-def reciprocal_sums(S: Tensor) -> Tensor:
+def reciprocal_sums(S: Tensor, eps: float | None = None) -> Tensor:
     """1/(s_i + s_j) (*B, k, k) of descending singular values, and 0 where the sum is zero to rounding."""
-    return _reciprocal(S.unsqueeze(-1) + S.unsqueeze(-2), 2 * _rounding(S).unsqueeze(-1))
+    return _reciprocal(S.unsqueeze(-1) + S.unsqueeze(-2), 2 * rounding(S, eps).unsqueeze(-1))
 
 
-def reciprocal_values(S: Tensor) -> Tensor:
+def reciprocal_values(S: Tensor, eps: float | None = None) -> Tensor:
     """1/s (*B, k), and 0 where s is zero to rounding."""
-    return _reciprocal(S, _rounding(S))
+    return _reciprocal(S, rounding(S, eps))
 
 
-def _rounding(S: Tensor) -> Tensor:
-    """The size (*B, 1) that rounding gives to a singular value that is zero."""
-    return S.shape[-1] * torch.finfo(S.dtype).eps * S[..., :1].detach()
+def rounding(S: Tensor, eps: float | None = None) -> Tensor:
+    """The size (*B, 1) that rounding gives to a singular value that is zero; ``eps`` of the dtype, if None."""
+    return S.shape[-1] * (torch.finfo(S.dtype).eps if eps is None else eps) * S[..., :1].detach()
 
 
 def _reciprocal(x: Tensor, rounding: Tensor) -> Tensor:

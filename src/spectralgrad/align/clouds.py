@@ -1,0 +1,195 @@
+"""The rotation and translation, or similarity, that brings one cloud of points onto another: Kabsch and Umeyama.
+
+With shares p_i = w_i / sum w, means mx and my, and A = sum p_i (y_i - my)(x_i - mx)^T, least squares has the solution
+
+    R = procrustes(A, special=True),     t = my - R mx                       (Kabsch)
+    s = <R, A> / sum p_i |x_i - mx|^2,   t = my - s R mx                     (Umeyama)
+
+All but R is plain torch. <R, A> is the largest value over all rotations, so its derivative is <R, dA>: what comes through dR
+is the skew part of R^T A, which is zero to rounding.
+
+The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
+1e-2 would cost four of seven digits. What counts as zero is still relative to the rounding of the points as given. In
+float64 clouds near the ends of the range are brought to ordinary sizes, each by its own power of two.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, moved
+from spectralgrad.validation import checking, looked_at, require_finite
+
+from .held import held
+from .points import as_points, common_batch, require_weights
+from .procrustes import nearest
+
+__all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
+
+_NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
+_SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
+_FEW = 8  # log2 of what a sum of d coordinates may grow by
+_COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one point
+
+
+class Motion(NamedTuple):
+    """What `kabsch` returns: x -> R x + t."""
+
+    R: Tensor
+    t: Tensor
+
+
+class Similarity(NamedTuple):
+    """What `umeyama` returns: x -> s R x + t."""
+
+    R: Tensor
+    t: Tensor
+    s: Tensor
+
+
+def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
+    """The rotation R and translation t with the least sum_i w_i |R x_i + t - y_i|^2, with their exact gradients.
+
+    R is unique unless s_(d-1) = -+ s_d for the singular values of A = sum w (y - my)(x - mx)^T: not for collinear points in
+    space, single points, or the mirror image of a cloud as wide as it is deep. There, to 16 d eps s_1, the pair of
+    directions that is free gets gradient 0, and the cloud is counted as ``rotation_not_unique``. Planar clouds are fine.
+
+    Args:
+        x, y: (*B, N, d), real: N points, paired; their batches broadcast.
+        weights: (*B, N), >= 0, or a mask of bools; only their ratios matter. A point of weight 0 is not looked at: it may
+            be NaN, and gets gradient 0, and so does its weight. None: all are 1.
+
+    Returns:
+        (R, t): (*B, d, d) with det R = +1 and (*B, d), also as .R and .t.
+
+    Raises:
+        ShapeError: no points at all, or shapes that do not fit.
+        OptionError: a weight is negative, NaN or Inf, or all weights of a cloud are 0. (On CUDA and in vmap: NaN, counted.)
+        NonFiniteError: a point whose weight is not 0 is NaN or Inf.
+        DtypeError, ConvergenceError.
+
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    >>> turned = torch.tensor([[3.0, 4.0], [3.0, 5.0], [1.0, 4.0]])
+    >>> kabsch(x, turned).R.round(decimals=4).abs(), kabsch(x, turned).t.round(decimals=4)
+    (tensor([[0., 1.],
+            [1., 0.]]), tensor([3., 4.]))
+    """
+    pair = _centred("kabsch", x, y, weights)
+    R = pair.rotation()
+    t = _difference(pair, pair.mean_y, _apply(R, pair.mean_x))
+    return Motion(cast(R, x.dtype), cast(t, x.dtype))
+
+
+def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
+    """The rotation R, translation t and scale s >= 0 with the least sum_i w_i |s R x_i + t - y_i|^2.
+
+    R is that of `kabsch`; s = <R, A> / sum w |x - mx|^2 has an exact gradient even where R is not unique. Where all points
+    of x coincide, s is not unique: it is 1, with gradient 0.
+
+    Args, Raises: as in `kabsch`.
+
+    Returns:
+        (R, t, s): (*B, d, d), (*B, d) and (*B,), also as .R, .t and .s.
+
+    >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
+    >>> umeyama(x, 3 * x + 1).s.round(decimals=4)
+    tensor(3.)
+    """
+    pair = _centred("umeyama", x, y, weights)
+    R = pair.rotation()
+    s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / torch.where(pair.single, 1, pair.variance))  # (*B,)
+    turned = s.unsqueeze(-1) * _apply(R, pair.mean_x)  # in the units of y
+    if pair.scales is None:
+        return Similarity(cast(R, x.dtype), cast(pair.mean_y - turned, x.dtype), cast(s, x.dtype))
+    kx, ky = pair.scales
+    t = _difference(pair._replace(scales=(ky, ky)), pair.mean_y, held(turned))
+    s = moved(held(s), ky - kx)
+    return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
+
+
+def _apply(R: Tensor, x: Tensor) -> Tensor:
+    """R x for one vector (*B, d) each."""
+    return matmul(R, x.unsqueeze(-1)).squeeze(-1)
+
+
+def _difference(pair: "_Pair", y: Tensor, x: Tensor) -> Tensor:
+    """y - x (*B, d), both in the units of their clouds, in those of the world; it may overflow last and nowhere before."""
+    if pair.scales is None:
+        return y - x
+    kx, ky = pair.scales
+    least = torch.maximum(kx, ky).clamp(0, _FEW)
+    return moved(moved(y, ky - least) - moved(x, kx - least), least)
+
+
+class _Pair(NamedTuple):
+    """Two centred clouds, in float64, in units of 2 to their scales (None: 1)."""
+
+    who: str
+    A: Tensor  # (*B, d, d)
+    mean_x: Tensor  # (*B, d)
+    mean_y: Tensor
+    variance: Tensor  # (*B,), of x
+    single: Tensor  # (*B,): whether all points of x coincide
+    scales: tuple[Tensor, Tensor] | None  # (*B,) each
+    eps: float  # of the points as given
+    check: bool
+
+    def rotation(self) -> Tensor:
+        return nearest(self.who, self.A, self.check, special=True, eps=_NOISE * self.eps)
+
+
+def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
+    X, Y = as_points(who, x, "x"), as_points(who, y, "y")
+    eps = float(torch.finfo(X.dtype).eps)
+    batch = common_batch(who, x, y, weights)
+    check = checking(x)
+    X, Y = (cast(given, torch.float64).expand(*batch, *given.shape[-2:]) for given in (x, y))
+    share: Tensor | None = None
+    if weights is not None:
+        share = _shares(who, weights, check).expand(*batch, -1).unsqueeze(-1)  # (*B, N, 1)
+        X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
+    if check:
+        for points, name in ((X, "x"), (Y, "y")):
+            if (seen := looked_at(points)) is not None:
+                require_finite(who, seen, name)
+    scales = None
+    if x.dtype == torch.float64:
+        kx, ky = exponent(X.detach()), exponent(Y.detach())
+        if not (at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky)):
+            kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
+            X, Y, scales = moved(X, -kx), moved(Y, -ky), (kx, ky)
+    mean_x, X, variance, single = _around_mean(X, share, eps)
+    mean_y, Y, _, _ = _around_mean(Y, share, eps)
+    A = matmul((Y / Y.shape[-2] if share is None else Y * share).mT, X)
+    if scales is not None:
+        A, variance = held(A), held(variance)
+    return _Pair(who, A, mean_x, mean_y, variance, single, scales, eps, check)
+
+
+def _around_mean(x: Tensor, share: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean (*B, d), the points around it (*B, N, d), their variance (*B,), and whether they are one point (*B,)."""
+    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
+    centred = x - mean
+    squares = centred.square().sum(-1, keepdim=True)
+    variance = (squares.mean(-2) if share is None else (squares * share).sum(-2)).squeeze(-1)
+    single = variance <= (_COINCIDE * eps * x.detach().abs().amax((-2, -1))).square()  # not for NaN, which stays
+    return mean.squeeze(-2), torch.where(single[..., None, None], 0, centred), variance, single
+
+
+def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
+    """w / sum w (*B, N) in float64; NaN for a cloud whose weights cannot be used."""
+    w = cast(weights, torch.float64) if weights.is_floating_point() else weights.to(torch.float64)
+    if check and (seen := looked_at(w)) is not None:
+        require_weights(who, seen)
+    w = torch.where(
+        w > 0, w, torch.where(w == 0, 0, torch.nan)
+    )  # the weight of a point that is not looked at has gradient 0
+    if weights.dtype == torch.float64:
+        k = exponent(w.detach(), 1)
+        k = k - k.clamp(*_SIZES)
+        if not (at_hand(w) and are_ordinary(w, k)):
+            w = moved(w, -k)
+            return held(w / w.sum(-1, keepdim=True))
+    return w / w.sum(-1, keepdim=True)
