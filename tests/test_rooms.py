@@ -16,6 +16,7 @@ ROOMS = (
     "counters",
     "kernels",
     "linalg",
+    "distances",
     "nn",
     "orthogonal",
     "diagnostics",

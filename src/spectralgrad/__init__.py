@@ -6,6 +6,7 @@ module is private and may change without notice.
 
 from spectralgrad import diagnostics, errors, moved, nn, orthogonal
 from spectralgrad.counters import counts, reset_counts
+from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
@@ -43,6 +44,7 @@ __all__ = [
     "Rule",
     "Solver",
     "Taylor",
+    "cca_loss",
     "checks",
     "counts",
     "covariance",
@@ -51,6 +53,8 @@ __all__ = [
     "eigvalsh",
     "errors",
     "expm",
+    "frechet_distance",
+    "frechet_distance_of",
     "generalized_eigh",
     "inv_root",
     "inv_sqrtm",
