@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DefinitenessError, DtypeError, OptionError, ShapeError
+from spectralgrad.errors import DefinitenessError, OptionError, ShapeError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.norms import norm_of
-from spectralgrad.linalg.precision import WIDE, hermitian_part, matmul
+from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.rules import Lorentzian
 from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius
 from spectralgrad.linalg.scaling import cast, exponent, moved
@@ -36,7 +36,11 @@ _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue
 _ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
 _NEGATIVE = 10  # times n eps l_max of the dtype given: further below zero is no covariance
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
-_SVD, _ROOTS = 20, 60  # times n^3: what an SVD takes, and two roots with an SVD, in products and sums; measured on a CPU
+_OVERFLOW = 505  # the exponent of float64 samples whose squared distance is near the end of the range
+# Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
+_PASSES = 3  # a product and its two gradients
+_TALL, _SVD = 3, 12  # of an SVD: times m n^2, and times n^3
+_ROOTS = 50  # of two roots and an SVD: times d^3
 
 
 def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -> Tensor:
@@ -76,7 +80,8 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
             f"`{who}`: means (*B, d) and covariances (*B, d, d) must fit, got mean1 {shapes[0]}, cov1 {shapes[1]}, mean2 "
             f"{shapes[2]}, cov2 {shapes[3]}. For samples use `frechet_distance_of`."
         )
-    dtype = _one_dtype(who, "means and covariances", mean1, cov1, mean2, cov2)
+    given = _promoted(mean1, cov1, mean2, cov2)
+    dtype = _real(given)
     for M, name in ((mean1, "mean1"), (mean2, "mean2")):
         if checking(M) and not is_transformed(M):
             require_finite(who, M.detach(), name)
@@ -85,17 +90,16 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
         if tolerance is not None and not is_transformed(C) and C.numel():
             require_hermitian(who, X.detach(), hermitian_part(X.detach()), tolerance, name)
 
-    m1, m2 = (_widened(m).expand(*batch, d) for m in means)
-    C1, C2 = (hermitian_part(_widened(C)).expand(*batch, d, d) for C in covs)
+    m1, m2 = (_widened(m, given).expand(*batch, d) for m in means)
+    C1, C2 = (hermitian_part(_widened(C, given)).expand(*batch, d, d) for C in covs)
     k = None
     if dtype == torch.float64:
         k = torch.maximum(exponent(m1.detach(), 1), exponent(m2.detach(), 1))
         k = torch.maximum(k, torch.ceil(torch.maximum(exponent(C1.detach()), exponent(C2.detach())) / 2))
         m1, m2, C1, C2 = moved(m1, -k), moved(m2, -k), moved(C1, -2 * k), moved(C2, -2 * k)
 
-    eps = float(torch.finfo(cov1.dtype).eps)
-    eps = max(eps, float(torch.finfo(cov2.dtype).eps))
-    F1, F2 = (apply(who, C, _Root(name=name, eps=eps), None, AUTO) for C, name in ((C1, "cov1"), (C2, "cov2")))
+    roots = (_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
+    F1, F2 = (apply(who, C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
     trace = (C1 + C2).diagonal(dim1=-2, dim2=-1).real.sum(-1)
     return _distance(m1 - m2, trace, norm_of(who, matmul(F1, F2), 1.0), k, dtype)
 
@@ -132,15 +136,20 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
         k = torch.maximum(exponent(X.detach()), exponent(Y.detach()))
         X, Y = moved(X, -k), moved(Y, -k)
     (m1, X), (m2, Y) = _centred(X), _centred(Y)
-    trace = X.abs().square().sum((-2, -1)) + Y.abs().square().sum((-2, -1))
-    n1, n2, d = X.shape[-2], Y.shape[-2], X.shape[-1]
-    short, long = min(n1, n2), max(n1, n2)
-    if n1 * n2 * d + _SVD * short * short * long <= (n1 + n2 + _ROOTS * d) * d * d:
+    trace = _squares(X).sum((-2, -1)) + _squares(Y).sum((-2, -1))
+    if _samples_are_cheaper(X.shape[-2], Y.shape[-2], X.shape[-1]):
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
         F1, F2 = (apply(who, hermitian_part(matmul(Z.mH, Z)), _Root(name="x"), None, AUTO) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
     return _distance(m1 - m2, trace, overlap, k, dtype)
+
+
+def _samples_are_cheaper(n1: int, n2: int, d: int) -> bool:
+    """Whether the SVD of an n1 x n2 matrix takes less time than two roots and the SVD of d x d ones."""
+    n, m = min(n1, n2), max(n1, n2)
+    by_samples = _PASSES * n1 * n2 * d + _TALL * m * n**2 + _SVD * n**3
+    return by_samples <= _PASSES * (n1 + n2) * d**2 + _ROOTS * d**3
 
 
 def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> Tensor:
@@ -209,24 +218,27 @@ def _broadcast(shapes: list[torch.Size]) -> torch.Size | None:
         return None
 
 
-def _one_dtype(who: str, what: str, *tensors: Tensor) -> torch.dtype:
-    """The real dtype of the result."""
+def _promoted(*tensors: Tensor) -> torch.dtype:
+    """The common dtype: under autocast a mean may be in float32 and a covariance in bfloat16."""
     dtype = tensors[0].dtype
-    if any(x.dtype != dtype for x in tensors):
-        came = ", ".join(str(x.dtype) for x in tensors)
-        raise DtypeError(f"`{who}`: {what} must have one dtype, got {came}. Convert them with .to({dtype}).")
+    for x in tensors[1:]:
+        dtype = torch.promote_types(dtype, x.dtype)
+    return dtype
+
+
+def _real(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def _widened(x: Tensor) -> Tensor:
+def _widened(x: Tensor, dtype: torch.dtype) -> Tensor:
     """In float64, or complex128; gradients that overflow on the way back become the largest number."""
-    return cast(x, WIDE.get(x.dtype, x.dtype))
+    return cast(x, torch.complex128 if dtype.is_complex else torch.float64)
 
 
 def _samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
     """Two sets (*B, N, d) in float64 and of one batch shape, and the dtype of the result."""
     X, Y = as_matrix(who, x, square=False, name="x"), as_matrix(who, y, square=False, name="y")
-    dtype = _one_dtype(who, "`x` and `y`", x, y)
+    dtype = _promoted(x, y)
     axis = -1 if same == "features" else -2
     batch = _broadcast([X.shape[:-2], Y.shape[:-2]])
     came = f"got {tuple(x.shape)} and {tuple(y.shape)}"
@@ -237,8 +249,13 @@ def _samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor,
     for Z, name in ((x, "x"), (y, "y")):
         if checking(Z) and not is_transformed(Z):
             require_finite(who, Z.detach(), name)
-    X, Y = (_widened(Z).expand(*batch, *Z.shape[-2:]) for Z in (X, Y))
-    return X, Y, dtype
+    X, Y = (_widened(Z, dtype).expand(*batch, *Z.shape[-2:]) for Z in (X, Y))
+    return X, Y, _real(dtype)
+
+
+def _squares(x: Tensor) -> Tensor:
+    """|x|^2, twice differentiable at zero."""
+    return x.real.square() + x.imag.square() if x.is_complex() else x.square()
 
 
 def _centred(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -252,9 +269,12 @@ def _distance(gap: Tensor, trace: Tensor, overlap: Tensor, k: Tensor | None, dty
 
     k is None for what came in float32: its squares are ordinary numbers of float64.
     """
-    square = gap.abs().square().sum(-1) + trace - 2 * overlap
+    square = _squares(gap).sum(-1) + trace - 2 * overlap
     square = square - square.detach().clamp(max=0)
-    return cast(square if k is None else moved(square, 2 * k), dtype)
+    if k is None:
+        return cast(square, dtype)
+    near = moved(square, 2 * k.clamp(max=_OVERFLOW))  # the gradient goes this way, and has room left for sums
+    return near + (moved(square.detach(), 2 * k) - near.detach())
 
 
 def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
@@ -262,7 +282,7 @@ def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
     X = moved(X, -exponent(X.detach()))
     _, X = _centred(X)
     p = X.shape[-1]
-    variance = X.abs().square().sum((-2, -1)) / max(p, 1)
+    variance = _squares(X).sum((-2, -1)) / max(p, 1)
     constant = (variance.detach() <= (_CONSTANT * torch.finfo(variance.dtype).eps) ** 2)[..., None, None]
     X = torch.where(constant, 0, X)
     shift = torch.where(constant, 1, eps * variance[..., None, None])
