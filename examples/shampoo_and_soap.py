@@ -81,6 +81,8 @@ class Soap(Adam):
 
     def precondition(self, G: Tensor, mean: Tensor, state: dict[str, Any], beta2: float) -> Tensor:
         left, right = state["sides"]
+        if state["step"] == 1:  # in its own eigenbasis a gradient is diagonal, and the rest of it is rounding
+            return torch.zeros_like(G)
         return left @ self.scaled(left.T @ G @ right, left.T @ mean @ right, state, beta2) @ right.T
 
 

@@ -37,7 +37,7 @@ def test_steps(example: dict[str, Any]) -> None:
     torch.testing.assert_close(
         weight(G, example["Adam"], lr=0.1), weight(G, torch.optim.Adam, lr=0.1, betas=(0.9, 0.99)), rtol=1e-4, atol=1e-6
     )
-    # The first step: Shampoo's is the polar factor U V^T with the length of Adam's, and SOAP's is not changed by rotations.
+    # Shampoo's first step is the polar factor U V^T with the length of Adam's. SOAP's steps turn with the rows.
     U, _, Vh = torch.linalg.svd(G[0][:3])
     torch.testing.assert_close(-weight([G[0][:3]], example["Shampoo"], lr=1.0), 3**0.5 * U @ Vh, rtol=1e-3, atol=1e-3)
     turn = torch.linalg.qr(G[1] @ G[2].T)[0]
