@@ -17,6 +17,7 @@ ROOMS = (
     "kernels",
     "linalg",
     "align",
+    "distances",
     "nn",
     "orthogonal",
     "diagnostics",

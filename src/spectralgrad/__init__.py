@@ -7,6 +7,7 @@ module is private and may change without notice.
 from spectralgrad import diagnostics, errors, moved, nn, orthogonal
 from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
+from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
@@ -44,6 +45,7 @@ __all__ = [
     "Rule",
     "Solver",
     "Taylor",
+    "cca_loss",
     "checks",
     "counts",
     "covariance",
@@ -52,6 +54,8 @@ __all__ = [
     "eigvalsh",
     "errors",
     "expm",
+    "frechet_distance",
+    "frechet_distance_of",
     "generalized_eigh",
     "inv_root",
     "inv_sqrtm",

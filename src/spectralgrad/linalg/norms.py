@@ -47,7 +47,7 @@ def nuclear_norm(A: Tensor) -> Tensor:
             [0., 1., 0.],
             [0., 0., 0.]])
     """
-    return _norm("nuclear_norm", A, 1.0)
+    return norm_of("nuclear_norm", A, 1.0)
 
 
 def schatten_norm(A: Tensor, p: float) -> Tensor:
@@ -70,10 +70,11 @@ def schatten_norm(A: Tensor, p: float) -> Tensor:
     tensor(5.)
     """
     require_number("schatten_norm", "p", p, least=1)
-    return _norm("schatten_norm", A, float(p))
+    return norm_of("schatten_norm", A, float(p))
 
 
-def _norm(who: str, A: Tensor, p: float) -> Tensor:
+def norm_of(who: str, A: Tensor, p: float) -> Tensor:
+    """The Schatten norm (*B,) of ``A``, asked for by the public function ``who``."""
     X = as_matrix(who, A, square=False, name="A")
     tall = X if X.shape[-2] >= X.shape[-1] else X.mH
     norm = evaluate_trace(_Schatten(who, p), tall, 0.0 if checking(A) else None)

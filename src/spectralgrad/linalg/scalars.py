@@ -274,7 +274,7 @@ def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
 class Sqrt(_NonNegative):
     """x^(1/2): f[a^2, b^2] = 1/(a + b), f[a^2, b^2, c^2] = -1/((a + b)(b + c)(a + c))."""
 
-    root = "sqrt"
+    root: ClassVar[Root | None] = "sqrt"
 
     def f(self, c: Tensor) -> Tensor:
         return c.sqrt()

@@ -1,0 +1,440 @@
+"""Frechet's distance and canonical correlations: against scipy and scikit-learn, exact gradients at ties and low rank."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import gradcheck, gradgradcheck
+
+import spectralgrad as sg
+from spectralgrad import distances
+from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
+from support import cases
+
+torch.set_num_threads(1)
+
+SIDES = {"samples": (3, 4, 5), "features": (9, 8, 2), "one sample": (1, 4, 3), "as many": (3, 3, 3)}
+CORRELATED = [(6, 2, 3, None), (6, 3, 3, 2), (3, 5, 4, None), (3, 5, 4, 1), (3, 4, 4, 3)]  # N, p, q, k
+
+
+def of_covariances(x: Tensor, y: Tensor) -> Tensor:
+    """`frechet_distance` of the means and covariances of two sets."""
+    return sg.frechet_distance(*statistics(x), *statistics(y))
+
+
+def statistics(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.mean(-2), sg.covariance(x.mT, correction=min(1, x.shape[-2] - 1))
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "frechet_distance_of": sg.frechet_distance_of,
+    "frechet_distance": of_covariances,
+    "cca_loss": sg.cca_loss,
+    "cca_loss(k)": lambda x, y: sg.cca_loss(x, y, k=2),
+}
+each_function = pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
+
+
+def by_scipy(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -> float:
+    linalg = pytest.importorskip("scipy.linalg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        root = linalg.sqrtm((cov1 @ cov2).numpy())
+    return float((mean1 - mean2).square().sum() + (cov1 + cov2).trace()) - 2 * float(root.trace().real)
+
+
+def gradients(f: Callable[..., Tensor], *given: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    given = tuple(x.detach().clone().requires_grad_() for x in given)
+    value = f(*given)
+    return value.detach(), torch.autograd.grad(value.sum(), given)
+
+
+def decaying(n: int, d: int, seed: int, orders: float = 4) -> Tensor:
+    """Samples whose standard deviations fall by 10^orders: covariances of condition 10^(2 orders), or rank n - 1."""
+    spread = torch.logspace(0, -orders, d, dtype=torch.float64)
+    return (cases.random(n, d, seed=seed) * spread) @ cases.rotation(d, seed=seed // 2) + 0.1 * seed
+
+
+# Frechet's distance
+
+
+@pytest.mark.parametrize(("n1", "n2", "d"), [(30, 40, 6), (200, 300, 20), (8, 9, 8)])
+def test_against_scipy(n1: int, n2: int, d: int) -> None:
+    x, y = cases.random(n1, d, seed=1), 2 * cases.random(n2, d, seed=2) + 1
+    want = by_scipy(x.mean(0), x.T.cov(), y.mean(0), y.T.cov())
+    rel = 1e-10 if n1 > d else 1e-6  # where a covariance is singular, scipy's root is no better
+    assert float(sg.frechet_distance_of(x, y)) == pytest.approx(want, rel=rel)
+    assert float(of_covariances(x, y)) == pytest.approx(want, rel=rel)
+
+
+@pytest.mark.parametrize(("n1", "n2", "d"), SIDES.values(), ids=SIDES)
+def test_two_derivatives_by_samples(n1: int, n2: int, d: int) -> None:
+    given = cases.random(n1, d, seed=1).requires_grad_(), cases.random(n2, d, seed=2).requires_grad_()
+    assert gradcheck(sg.frechet_distance_of, given, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(sg.frechet_distance_of, given, check_fwd_over_rev=True)
+
+
+def test_sides_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = cases.random(2, 5, 4, seed=1), cases.random(7, 4, seed=2)
+    found = []
+    for by_samples in (True, False):
+        monkeypatch.setattr(distances, "_samples_are_cheaper", lambda *_, way=by_samples: way)
+        found.append(gradients(sg.frechet_distance_of, x, y))
+    (a, da), (b, db) = found
+    torch.testing.assert_close(a, b)
+    for g, h in zip(da, db, strict=True):
+        torch.testing.assert_close(g, h)
+
+
+def test_the_smaller_side_is_taken() -> None:
+    assert distances._samples_are_cheaper(500, 500, 2048)
+    assert distances._samples_are_cheaper(30, 3000, 256)
+    assert not distances._samples_are_cheaper(5000, 5000, 2048)
+
+
+def spd(w: list[float], dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
+    return cases.with_spectrum(torch.tensor(w, dtype=torch.float64), dtype=dtype, seed=seed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+@pytest.mark.parametrize("w", [[3.0, 2.0, 0.7], [2.0, 2.0, 2.0]], ids=str)
+def test_two_derivatives_by_covariances(w: list[float], dtype: torch.dtype) -> None:
+    def f(m: Tensor, C: Tensor, n: Tensor, D: Tensor) -> Tensor:
+        return sg.frechet_distance(m, (C + C.mH) / 2, n, (D + D.mH) / 2)
+
+    means = cases.random(2, 3, dtype=dtype, seed=3).unbind()
+    given = [x.detach().requires_grad_() for x in (means[0], spd(w, dtype), means[1], spd([1.0, 1.0, 1.0], dtype))]
+    assert gradcheck(f, given, check_forward_ad=True, check_batched_grad=dtype == torch.float64)
+    assert gradgradcheck(f, given)
+
+
+def test_negative_control() -> None:
+    """The plain way, through two eigh, has no gradient where eigenvalues tie."""
+
+    def plain(C: Tensor, D: Tensor) -> Tensor:
+        w, V = torch.linalg.eigh(C)
+        F = (V * w.clamp(min=0).sqrt()) @ V.mT
+        return (C + D).trace() - 2 * torch.linalg.eigvalsh(F @ D @ F).clamp(min=0).sqrt().sum()
+
+    C, D = 2 * torch.eye(3, dtype=torch.float64), spd([3.0, 2.0, 1.0])
+    assert not gradients(plain, C, D)[1][0].isfinite().all()
+    zero = torch.zeros(3, dtype=torch.float64)
+    want = torch.eye(3, dtype=torch.float64) - sg.sqrtm(D) / 2**0.5  # I - (C^-1 # D), C = 2 I
+    torch.testing.assert_close(gradients(lambda C, D: sg.frechet_distance(zero, C, zero, D), C, D)[1][0], want)
+
+
+@pytest.mark.parametrize("n", [300, 40, 10])  # of 64 features: full rank, condition 1e8; rank 39; rank 9
+def test_single_precision(n: int) -> None:
+    """float32 is within 1e-6 of float64, in value and gradient; a way in float32 is off by per cents."""
+    for seed in (2, 3):  # the same axes, and others
+        x, y = decaying(n, 64, seed=1 + seed % 2).float(), decaying(n, 64, seed=seed).float()
+        value, grads = gradients(sg.frechet_distance_of, x, y)
+        want, expected = gradients(sg.frechet_distance_of, x.double(), y.double())
+        assert abs(float(value) / float(want) - 1) < 1e-6
+        for g, e in zip(grads, expected, strict=True):
+            assert g.dtype == torch.float32
+            assert cases.relative_error(g.double(), e) < 1e-6
+
+    def in_single(x: Tensor, y: Tensor) -> Tensor:
+        (m, C), (n, D) = statistics(x), statistics(y)
+        F = sg.sqrtm(C)
+        return (m - n).square().sum() + (C + D).trace() - 2 * sg.sqrtm(F @ D @ F).trace()
+
+    if n > 64:
+        assert cases.relative_error(gradients(in_single, x, y)[1][0].double(), expected[0]) > 1e-3
+
+
+def test_single_precision_of_covariances() -> None:
+    given = [
+        x.float() for z in (decaying(300, 32, seed=2, orders=3), decaying(300, 32, seed=3, orders=3)) for x in statistics(z)
+    ]
+    value, grads = gradients(sg.frechet_distance, *given)
+    want, expected = gradients(sg.frechet_distance, *(x.double() for x in given))
+    assert abs(float(value) / float(want) - 1) < 1e-6
+    assert all(cases.relative_error(g.double(), e) < 1e-6 for g, e in zip(grads, expected, strict=True))
+
+
+def test_rounding_below_zero_shows_how_far_rounding_goes() -> None:
+    """A covariance of rank 9 whose float32 rounding has eigenvalues below zero: the value of the exact one."""
+    x, y = decaying(10, 32, seed=2, orders=0), decaying(100, 32, seed=3, orders=0)  # rank 9, and 32
+    rounded = [s.float() for z in (x, y) for s in statistics(z)]
+    assert float(torch.linalg.eigvalsh(rounded[1].double())[0]) < 0
+    assert float(sg.frechet_distance(*rounded)) == pytest.approx(float(sg.frechet_distance_of(x, y)), rel=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+def test_self_distance(dtype: torch.dtype) -> None:
+    for n, d in ((5, 3), (3, 8), (1, 4), (50, 8)):
+        for seed in range(5):
+            x = cases.random(n, d, seed=seed).to(dtype)
+            for z in (x, x[:1].expand_as(x), torch.zeros_like(x), torch.full_like(x, 0.1)):
+                for f in (sg.frechet_distance_of, of_covariances):
+                    value, grads = gradients(f, z, z)
+                    assert 0 <= float(value) < 300 * cases.eps(dtype)
+                    assert all(g.abs().max() < 1e-6 for g in grads)
+    below = torch.tensor(-1e-17, dtype=torch.float64, requires_grad=True)  # counts as zero, and keeps its gradient
+    value = distances._distance(torch.zeros(2, dtype=torch.float64), below, 0 * below, None, torch.float64)
+    assert float(value.detach()) == 0
+    assert float(torch.autograd.grad(value, below)[0]) == 1
+
+
+def test_a_single_sample_is_a_point() -> None:
+    x, y = cases.random(1, 3, seed=1), cases.random(6, 3, seed=2)
+    want = (x[0] - y.mean(0)).square().sum() + y.T.cov().trace()
+    torch.testing.assert_close(sg.frechet_distance_of(x, y), want)
+    torch.testing.assert_close(sg.frechet_distance_of(x, x + 1), torch.tensor(3.0, dtype=torch.float64))
+
+
+# Canonical correlations
+
+
+def test_against_scikit_learn() -> None:
+    decomposition = pytest.importorskip("sklearn.cross_decomposition")
+    z = cases.random(200, 3, seed=1)
+    x = torch.cat([z, cases.random(200, 2, seed=2)], 1) @ cases.random(5, 5, seed=3)
+    y = torch.cat([z + 0.5 * cases.random(200, 3, seed=4), cases.random(200, 1, seed=5)], 1) @ cases.random(4, 4, seed=6)
+    cca = decomposition.CCA(n_components=4, max_iter=10000, tol=1e-14).fit(x.numpy(), y.numpy())
+    u, v = (torch.as_tensor(scores) for scores in cca.transform(x.numpy(), y.numpy()))
+    correlations = torch.stack([torch.stack([a, b]).corrcoef()[0, 1] for a, b in zip(u.T, v.T, strict=True)])
+    for k in (1, 2, 3, 4, None):
+        assert float(sg.cca_loss(x, y, k=k, eps=0.0)) == pytest.approx(-float(correlations[:k].sum()), abs=1e-6)
+    assert float(sg.cca_loss(x, y)) == pytest.approx(-float(correlations.sum()), abs=0.05)  # by the shift alone
+    assert float(sg.cca_loss(x, y)) > float(sg.cca_loss(x, y, eps=0.0))
+
+
+@pytest.mark.parametrize("eps", [1e-2, pytest.param(1e-4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("n", "p", "q", "k"), CORRELATED)
+def test_two_derivatives_of_correlations(n: int, p: int, q: int, k: int | None, eps: float) -> None:
+    def f(x: Tensor, y: Tensor) -> Tensor:
+        return sg.cca_loss(x, y, k=k, eps=eps)
+
+    given = cases.random(n, p, seed=1).requires_grad_(), cases.random(n, q, seed=2).requires_grad_()
+    assert gradcheck(f, given, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(f, given, check_fwd_over_rev=True)
+
+
+def tied() -> tuple[Tensor, Tensor]:
+    """Four samples of three features in each view, all correlations and all variances equal."""
+    corners = torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]], dtype=torch.float64)
+    corners = 3**0.5 * corners  # over (N - 1)^(1/2) they are whole again, and the tie is exact
+    return corners, corners @ cases.rotation(3, seed=4)
+
+
+def plain_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> Tensor:
+    """As it is written everywhere: torch.linalg alone."""
+
+    def whitened(x: Tensor) -> Tensor:
+        x = (x - x.mean(0)) / (len(x) - 1) ** 0.5
+        C = x.T @ x
+        w, V = torch.linalg.eigh(C + eps * C.trace() / len(C) * torch.eye(len(C), dtype=x.dtype))
+        return x @ (V / w.sqrt()) @ V.T
+
+    return -torch.linalg.svdvals(whitened(x).T @ whitened(y))[:k].sum()
+
+
+def test_ties() -> None:
+    """All correlations tie: their sum has a derivative, which the plain way misses; the sum of two of them is bounded."""
+    x, y = tied()
+    given = x.requires_grad_(), y.requires_grad_()
+    assert gradcheck(lambda x, y: sg.cca_loss(x, y, eps=0.1), given)
+    assert gradgradcheck(lambda x, y: sg.cca_loss(x, y, eps=0.1), given)
+    (g,) = torch.autograd.grad(sg.cca_loss(*given, k=2), given[0])
+    assert 0 <= float(g.norm()) < 10
+    assert not gradients(plain_loss, x, y)[1][0].isfinite().all()
+
+
+def test_the_plain_way_agrees_where_it_can() -> None:
+    x, y = cases.random(20, 4, seed=1), cases.random(20, 3, seed=2)
+    for k in (None, 1, 2):
+        value, grads = gradients(lambda x, y, k=k: sg.cca_loss(x, y, k), x, y)
+        want, expected = gradients(lambda x, y, k=k: plain_loss(x, y, k), x, y)
+        torch.testing.assert_close(value, want)
+        for g, e in zip(grads, expected, strict=True):
+            torch.testing.assert_close(g, e)
+
+
+def test_neither_units_nor_an_offset_matter() -> None:
+    x, y = cases.random(6, 3, seed=1), cases.random(6, 8, seed=2)
+    want = sg.cca_loss(x, y)
+    for scale in (1e-300, 1e-8, 1e8, 1e300):
+        torch.testing.assert_close(sg.cca_loss(scale * x, y), want)
+        torch.testing.assert_close(sg.cca_loss(x, scale * y), want)
+    torch.testing.assert_close(sg.cca_loss(x + 1e4, y - 1e4), want)
+    assert not torch.allclose(sg.cca_loss(x, y, eps=1e-2), want)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1e300])
+def test_a_view_that_does_not_vary(value: float) -> None:
+    x, y = torch.full((7, 3), value, dtype=torch.float64), cases.random(7, 4)
+    for eps in (0.0, 1e-4):
+        loss, (gx, gy) = gradients(lambda x, y, eps=eps: sg.cca_loss(x, y, eps=eps), x, y)
+        assert float(loss) == 0
+        assert gx.abs().max() == gy.abs().max() == 0
+
+
+def trains(seed: int, loss: Callable[..., Tensor], steps: int = 15) -> tuple[list[float], bool]:
+    """Two networks of 16 outputs learn what two views share, from batches of 8; the losses, and whether all is finite."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        mixes = torch.randn(2, 4, 20)
+        nets = [torch.nn.Sequential(torch.nn.Linear(20, 32), torch.nn.Tanh(), torch.nn.Linear(32, 16)) for _ in range(2)]
+        optimizer = torch.optim.Adam([p for net in nets for p in net.parameters()], lr=1e-2)
+        losses = []
+        for _ in range(steps):
+            shared = torch.randn(8, 4)
+            x, y = (net(shared @ mix + 0.5 * torch.randn(8, 20)) for net, mix in zip(nets, mixes, strict=True))
+            value = loss(x, y)
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(float(value.detach()))
+        finite = all(bool(p.isfinite().all()) for net in nets for p in net.parameters())
+    return losses, finite
+
+
+@pytest.mark.parametrize("seeds", [range(4), pytest.param(range(4, 100), marks=pytest.mark.slow)], ids=["4", "96"])
+def test_trains_with_batches_smaller_than_the_dimension(seeds: range) -> None:
+    for seed in seeds:
+        for k in (3, None):
+            losses, finite = trains(seed, lambda x, y, k=k: sg.cca_loss(x, y, k))
+            assert finite
+            assert all(-(k or 7) <= each <= 0 for each in losses)
+
+
+def test_learns_what_views_share() -> None:
+    losses, _ = trains(0, lambda x, y: sg.cca_loss(x, y, 3, eps=1.0), steps=150)
+    assert sum(losses[-10:]) < sum(losses[:10]) - 1
+
+
+# Both
+
+
+@each_function
+def test_batches(f: Callable[..., Tensor]) -> None:
+    x, y = cases.random(2, 3, 6, 4, seed=1), cases.random(2, 3, 6, 4, seed=2)
+    each = torch.stack([torch.stack([f(a, b) for a, b in zip(p, q, strict=True)]) for p, q in zip(x, y, strict=True)])
+    torch.testing.assert_close(f(x, y), each)
+    torch.testing.assert_close(f(x, y[0, 0])[0, 0], each[0, 0])
+    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(f))(x, y), each)
+    assert f(x[:0], y[:0]).shape == (0, 3)
+    grads = torch.func.vmap(torch.func.vmap(torch.func.grad(f)))(x, y)
+    torch.testing.assert_close(grads, gradients(f, x, y)[1][0])
+
+
+@each_function
+def test_dtypes(f: Callable[..., Tensor]) -> None:
+    x, y = cases.random(9, 3, seed=1), cases.random(9, 3, seed=2)
+    want = f(x, y)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        got = f(x.to(dtype), y.to(dtype))
+        assert got.dtype == dtype
+        assert abs(float(got) - float(want)) < 40 * cases.eps(dtype)
+        assert gradients(f, x.to(dtype), y.to(dtype))[1][0].dtype == dtype
+    assert f(x.float(), y).dtype == torch.float64
+    got = f(x + 0j, y + 0j)
+    assert got.dtype == torch.float64
+    torch.testing.assert_close(got, want)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(f(x.float(), y.float()), want.float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+@each_function
+def test_compiled(f: Callable[..., Tensor]) -> None:
+    x, y = cases.random(2, 6, 3, seed=1), cases.random(2, 6, 3, seed=2)
+    value, grads = gradients(torch.compile(f, fullgraph=True), x, y)
+    want, expected = gradients(f, x, y)
+    torch.compiler.reset()
+    torch.testing.assert_close(value, want)
+    torch.testing.assert_close(grads, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("f", [FUNCTIONS["frechet_distance_of"], FUNCTIONS["cca_loss"], FUNCTIONS["cca_loss(k)"]])
+def test_every_scale(f: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    scales = [1e-40, 1e-30, 1e-8, 1e8, 1e18, 3e37] if dtype == torch.float32 else [1e-310, 1e-150, 1e-8, 1e8, 1e150, 1e300]
+    for scale in scales:
+        for n in (1, 2, 3, 7):
+            x, y = ((scale * cases.random(n, 3, seed=seed)).to(dtype).requires_grad_() for seed in (1, 2))
+            value = f(x, y)
+            first = torch.autograd.grad(value, (x, y), create_graph=True)
+            assert all(t.isfinite().all() for t in (value, *first))
+            if 1e-200 < scale < 1e200:
+                total = first[0].sum() + first[1].sum()
+                second = torch.autograd.grad(total, (x, y), allow_unused=True, materialize_grads=True)
+                assert all(t.isfinite().all() for t in second)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8])
+def test_distances_scale_with_the_square(scale: float) -> None:
+    x, y = cases.random(6, 3, seed=1), cases.random(5, 3, seed=2)
+    value, grads = gradients(sg.frechet_distance_of, x, y)
+    scaled, of_scaled = gradients(sg.frechet_distance_of, scale * x, scale * y)
+    torch.testing.assert_close(scaled, scale**2 * value)
+    torch.testing.assert_close(of_scaled[0], scale * grads[0])
+    torch.testing.assert_close(of_covariances(scale * x, scale * y), scaled)
+
+
+def test_covariances_near_the_ends_of_the_range() -> None:
+    zero = torch.zeros(2, dtype=torch.float64)
+    for scale in (1e-310, 1e-300, 1e300):
+        C = scale * torch.eye(2, dtype=torch.float64)
+        value, grads = gradients(lambda C: sg.frechet_distance(zero, C, zero, 4 * C.detach()), C)
+        torch.testing.assert_close(value / scale, torch.tensor(2.0, dtype=torch.float64))
+        torch.testing.assert_close(grads[0], -torch.eye(2, dtype=torch.float64))
+
+
+# What is refused
+
+
+def refused(error: type[Exception], words: str, function: Callable[..., Any], *given: Any, **options: Any) -> None:
+    with pytest.raises(error, match=words) as caught:
+        function(*given, **options)
+    assert str(caught.value).startswith(f"`{function.__name__}`: ")
+
+
+def test_bad_samples() -> None:
+    x = cases.random(4, 3)
+    for f in (sg.frechet_distance_of, sg.cca_loss):
+        refused(ShapeError, "at least one sample each", f, x[:0], x)
+        refused(ShapeError, "at least two dimensions", f, x[0], x)
+        refused(ShapeError, "same number of", f, x.expand(2, 4, 3), x.expand(3, 4, 3))
+        refused(DtypeError, "torch.Tensor, got list", f, x.tolist(), x)
+        refused(DtypeError, "floating point", f, x, x.long())
+        refused(NonFiniteError, "`y` must be finite, got 12 NaN", f, x, x * torch.nan)
+    refused(ShapeError, "same number of features", sg.frechet_distance_of, x, x[:, :2])
+    refused(ShapeError, "same number of samples", sg.cca_loss, x, x[:2])
+    for k in (0, 4, 1.5, True):
+        refused(OptionError, "k must be None or a whole number from 1 to 3", sg.cca_loss, x, x, k=k)
+    for eps in (-1e-4, torch.inf, "small"):
+        refused(OptionError, "eps must be a finite number >= 0", sg.cca_loss, x, x, eps=eps)
+    refused(DefinitenessError, "covariance of y.*Raise eps", sg.cca_loss, cases.random(3, 2), x[:3], eps=0)
+
+
+def test_bad_covariances() -> None:
+    m, C = torch.zeros(3), torch.eye(3)
+    f = sg.frechet_distance
+    for given in ((m[:2], C, m, C), (m, C, m, C[:2]), (m, C[:2, :2], m, C), (m, C, m.expand(2, 3), C.expand(4, 3, 3))):
+        refused(ShapeError, "must fit, got mean1", f, *given)
+    refused(ShapeError, "`mean2` must have at least one dimension", f, m, C, m[0], C)
+    refused(ShapeError, "`cov1` must have at least two dimensions", f, m, m, m, C)
+    refused(DtypeError, "`mean1` must be a torch.Tensor", f, None, C, m, C)
+    refused(SymmetryError, "`cov2` must be symmetric", f, m, C, m, C + torch.ones(3, 3).triu(1))
+    refused(DefinitenessError, "`cov1` must be positive semi-definite", f, m, C - 2 * torch.diag(m + 1).triu(), m, C)
+    refused(NonFiniteError, "`mean2` must be finite", f, m, C, m + torch.inf, C)
+    refused(NonFiniteError, "`cov1` must be finite", f, m, C * torch.nan, m, C)
+
+
+@each_function
+def test_unchecked_values(f: Callable[..., Tensor]) -> None:
+    x, y = cases.random(2, 6, 3, seed=1), cases.random(2, 6, 3, seed=2)
+    x[0, 0, 0] = torch.nan
+    sg.reset_counts()
+    with sg.checks(False):
+        value = f(x, y)
+    assert value.isnan().tolist() == [True, False]
+    assert sg.counts()["nonfinite_input"] > 0
+    sg.reset_counts()
