@@ -1,10 +1,10 @@
 """Gradients through eigendecompositions that never blow up.
 
-Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `diagnostics` and `errors`. Every other
-module is private and may change without notice.
+Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `spd`, `diagnostics` and `errors`. Every
+other module is private and may change without notice.
 """
 
-from spectralgrad import diagnostics, errors, moved, nn, orthogonal
+from spectralgrad import diagnostics, errors, moved, nn, orthogonal, spd
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
@@ -68,6 +68,7 @@ __all__ = [
     "reset_counts",
     "schatten_norm",
     "singular_map",
+    "spd",
     "spectral_map",
     "sqrtm",
     "svd",

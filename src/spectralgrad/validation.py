@@ -152,17 +152,17 @@ def asymmetry_tolerance(M: Tensor) -> float | None:
     return float(torch.finfo(M.dtype).eps) ** 0.5 if checking(M) else None
 
 
-def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float) -> None:
+def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: str = "M") -> None:
     """Raise unless ``M`` (*B, n, n) is finite and equals its Hermitian part ``H`` to ``tolerance``. Reads the host once."""
     asymmetry = (M - H).abs().amax((-2, -1))  # (*B,); NaN and Inf fail the comparison below too
     scale = H.abs().amax((-2, -1))
     if bool((asymmetry <= tolerance * scale).all()):
         return
-    require_finite(who, M)
+    require_finite(who, M, name)
     relative = float((asymmetry / scale).nan_to_num(posinf=float("inf")).max())
     raise SymmetryError(
-        f"`{who}`: `M` must be symmetric (Hermitian) to {tolerance:.1e} of its largest entry, but differs from its "
-        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass (M + M.mH) / 2."
+        f"`{who}`: `{name}` must be symmetric (Hermitian) to {tolerance:.1e} of its largest entry, but differs from its "
+        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass ({name} + {name}.mH) / 2."
     )
 
 

@@ -50,7 +50,7 @@ def shifted(x: Tensor, k: Tensor) -> Tensor:
         x = _resolved(x)
         return torch.complex(shifted(x.real, k), shifted(x.imag, k))
     limit = math.frexp(largest_number(x))[1] - 1  # the largest k for which 2^k is a number; log2 rounds up to one more
-    k = k.reshape(*k.shape, *(1,) * (x.ndim - k.ndim)).clamp(-2 * limit, 2 * limit).to(x.dtype)
+    k = k.reshape(k.shape + (1,) * (x.ndim - k.ndim)).clamp(-2 * limit, 2 * limit).to(x.dtype)
     half = torch.floor(k / 2)  # in two steps: 2^k itself may be out of range
     return bounded(x * torch.exp2(half) * torch.exp2(k - half)) + (x - x)
 
