@@ -64,7 +64,7 @@ def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
 
 def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     t = t[..., None, None]
-    return exp((1 - t) * log(A) + t * log(B))
+    return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
 
 
 def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:

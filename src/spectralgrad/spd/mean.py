@@ -80,7 +80,7 @@ def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
 
 
 def _log_euclidean(X: Tensor, w: Tensor) -> Tensor:
-    return exp((w[..., None, None] * log(X)).sum(-3))
+    return hermitian_part(exp((w[..., None, None] * log(X)).sum(-3)))
 
 
 def _implicit(X: Tensor, w: Tensor, metric: Metric) -> Tensor:

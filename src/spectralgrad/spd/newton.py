@@ -18,6 +18,7 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.linalg.calculus import batched, call, in_transform
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.scaling import exponent, shifted
 from spectralgrad.linalg.solvers import decompose
 
 from .means import EQUATIONS, Equation, apply_hessian, positive_pairs
@@ -215,11 +216,12 @@ def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Ten
     if F.numel() == 0:
         return torch.empty_like(F, memory_format=torch.contiguous_format)
     K, n = V.shape[-3], V.shape[-1]
-    F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(F), p))
+    k = exponent(F)  # a cotangent of any size may come: squares of it must neither overflow nor vanish
+    F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(shifted(F, -k)), p))
     V_, c_ = (x.reshape(-1, K, n, n) for x in (V, c))
     with torch.no_grad():
         S = _conjugate_gradients(F_, V_, c_, p_, weights.reshape(-1, K), torch.finfo(F.dtype).eps)
-    return S.reshape(F.shape).contiguous()
+    return shifted(S.reshape(F.shape), k).contiguous()
 
 
 class _Solve(Function):
