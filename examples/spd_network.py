@@ -48,7 +48,7 @@ def network(rectify: type[nn.Module], logarithm: type[nn.Module]) -> nn.Sequenti
 
 
 def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Band-passed noise (n, 12, 64), late by one sample from sensor to sensor, and its bands; up to three sensors are off."""
+    """Band-passed noise (n, 12, 64), late by a sample from sensor to sensor, and its bands; one to three sensors are off."""
     label = torch.randint(len(BANDS), (n,), generator=generator)
     low, high = torch.tensor(BANDS)[label].mT
     frequency = torch.fft.rfftfreq(LENGTH + SENSORS - 1)

@@ -221,6 +221,21 @@ def test_matrices_at_opposite_ends_of_the_range(metric: str, dtype: torch.dtype)
 
 
 @each_metric
+@pytest.mark.parametrize("condition", [10.0, 1e4])
+def test_float32_has_its_digits(metric: str, condition: float) -> None:
+    """A^(-1/2) B A^(-1/2) has the product of both condition numbers: in float32 one digit would be left at 1e4."""
+    A, B = definite(20, n=6, condition=condition, seed=1).float(), definite(20, n=6, condition=condition, seed=2).float()
+    X, Y = A.clone().requires_grad_(), A.double().requires_grad_()
+    found, want = sg.spd.distance(X, B, metric), sg.spd.distance(Y, B.double(), metric)  # type: ignore[arg-type]
+    torch.testing.assert_close(found.double(), want, rtol=1e-6, atol=0)
+    found.sum().backward()
+    want.sum().backward()
+    assert X.grad is not None
+    assert Y.grad is not None
+    assert cases.relative_error(X.grad, Y.grad) < 1e-6
+
+
+@each_metric
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=cases.ident)
 def test_half_precision_is_computed_in_float32(metric: str, dtype: torch.dtype) -> None:
     A, B = definite(2, n=3, seed=1).to(dtype), definite(2, n=3, seed=2).to(dtype)

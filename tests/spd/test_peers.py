@@ -51,3 +51,15 @@ def test_means(metric: Any) -> None:
     options = {} if metric == "logeuclid" else {"tol": 1e-12, "maxiter": 10_000}
     want = theirs("mean", metric, X, sample_weight=w.numpy(), **options)
     torch.testing.assert_close(sg.spd.mean(X, w, metric), want, rtol=0, atol=TOLERANCE * float(want.abs().max()))
+
+
+def test_spd_learn() -> None:
+    learn = pytest.importorskip("spd_learn.functional")
+    A, B = definite(8, n=6, condition=100.0, seed=1), definite(8, n=6, condition=100.0, seed=2)
+    distances = {"affine": learn.airm_distance, "logeuclid": learn.log_euclidean_distance}
+    for metric, theirs_ in distances.items():
+        torch.testing.assert_close(sg.spd.distance(A, B, metric), theirs_(A, B).reshape(8), rtol=TOLERANCE, atol=0)  # type: ignore[arg-type]
+    torch.testing.assert_close(sg.spd.geodesic(A, B, 0.3), learn.airm_geodesic(A, B, 0.3), rtol=1e-9, atol=1e-9)
+    modules = pytest.importorskip("spd_learn.modules")
+    X = cases.with_spectrum(torch.tensor([-1.0, 0.3, 2.0, 3.0], dtype=torch.float64), 5)
+    torch.testing.assert_close(sg.nn.ReEig(0.5)(X), modules.ReEig(threshold=0.5)(X), rtol=TOLERANCE, atol=TOLERANCE)

@@ -15,9 +15,9 @@ from torch import Tensor
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import exponent, moved
-from spectralgrad.validation import as_given, require_flag
+from spectralgrad.validation import require_flag
 
-from .inputs import Metric, as_pair, require_metric
+from .inputs import Metric, as_pair, require_metric, returned, widened
 from .spectra import LOG_2, congruent, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
 
 _ROUNDING = 4  # times eps times the size of what was subtracted
@@ -54,13 +54,13 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     who = "spd.distance"
     require_metric(who, metric)
     require_flag(who, "squared", squared)
-    X, Y = as_pair(who, A, B, semi=metric == "bures")
+    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
     N, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
     square = (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
     if squared:
-        return as_given(moved(square, 2 * k), A)
+        return returned(moved(square, 2 * k), A)
     zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
-    return as_given(moved(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k), A)
+    return returned(moved(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k), A)
 
 
 def _norm(x: Tensor) -> Tensor:

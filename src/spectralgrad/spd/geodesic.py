@@ -13,10 +13,9 @@ from torch import Tensor
 
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scaling import moved
-from spectralgrad.validation import as_given
 
 from .distance import facing, roots_at_scale_1
-from .inputs import Metric, as_pair, as_position, require_metric
+from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
 from .spectra import LOG_2, congruent, exp, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
 
 
@@ -43,12 +42,12 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     """
     who = "spd.geodesic"
     require_metric(who, metric)
-    X, Y = as_pair(who, A, B, semi=metric == "bures")
+    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
     place = as_position(who, t, X, torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]))
     along = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
     if place.ndim > X.ndim - 2:
         X, Y = (x[(None,) * (place.ndim - x.ndim + 2)] for x in (X, Y))
-    return as_given(along(X, Y, place), A)
+    return returned(along(X, Y, place), A)
 
 
 def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:

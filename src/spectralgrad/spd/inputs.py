@@ -7,8 +7,11 @@ from torch import Tensor
 
 from spectralgrad.errors import DtypeError, LinAlgError, OptionError, ShapeError
 from spectralgrad.linalg.precision import hermitian_part
+from spectralgrad.linalg.products.iteration import product_dtype
 from spectralgrad.linalg.scalars import require_not_negative, require_positive
+from spectralgrad.linalg.scaling import cast
 from spectralgrad.validation import (
+    as_given,
     as_matrix,
     asymmetry_tolerance,
     checking,
@@ -56,6 +59,21 @@ def as_definite(who: str, X: Tensor, name: str, *, semi: bool = False) -> Tensor
             return H
         (require_not_negative if semi else require_positive)(who, w, _ADVICE.format(name), name)
     return H
+
+
+def widened(*matrices: Tensor) -> tuple[Tensor, ...]:
+    """In float64 where that costs no more than float32 (CPU, some GPUs).
+
+    A^(-1/2) B A^(-1/2) has up to the product of both condition numbers: with 1e4 each the affine distance would have one
+    digit in float32. The matrices themselves are taken as they are, to the last bit.
+    """
+    return tuple(cast(x, product_dtype(x)) for x in matrices)
+
+
+def returned(x: Tensor, given: Tensor) -> Tensor:
+    """A result in the precision of what was given; what overflows there becomes the largest number."""
+    dtype = given.dtype if x.is_complex() else given.real.dtype
+    return as_given(cast(x, torch.promote_types(dtype, torch.float32)), given)  # half precision counts as float32 till here
 
 
 def as_pair(who: str, A: Tensor, B: Tensor, *, semi: bool = False) -> tuple[Tensor, Tensor]:

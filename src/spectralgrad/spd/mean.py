@@ -17,9 +17,8 @@ from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.calculus import is_constant
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
 from spectralgrad.linalg.scaling import exponent, moved
-from spectralgrad.validation import as_given
 
-from .inputs import Metric, as_definite, as_weights, require_metric
+from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
 from .spectra import exp, log
@@ -59,14 +58,14 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
             f"`{who}`: `X` must be K >= 1 matrices, (*batch, K, n, n), got shape {tuple(X.shape)}. For a batch of means put "
             "the matrices of each in dimension -3; one matrix is X.unsqueeze(0)."
         )
-    H = as_definite(who, X, "X")
+    (H,) = widened(as_definite(who, X, "X"))
     w = as_weights(who, weights, H)
     if metric == "bures":
         k = exponent(H.detach(), 3)
         M = moved(_implicit(moved(H, -k.unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
     else:
         M = _without_scales(H, w, metric)
-    return as_given(M, X)
+    return returned(M, X)
 
 
 def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:

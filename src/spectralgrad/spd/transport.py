@@ -11,9 +11,8 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import moved
-from spectralgrad.validation import as_given
 
-from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric
+from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
 from .spectra import congruent, exp_along, expanded, inverse_sqrt, log, log_along, near_scale, sqrt, to_scale_1
 
 
@@ -52,10 +51,10 @@ def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Ten
     Z = as_hermitian(who, T, "T")
     require_fit(who, Z, X, ("T", "A"))
     require_fit(who, Z, Y, ("T", "B"))
-    Z, X, Y = aligned(Z, X, Y)
+    Z, X, Y = widened(*aligned(Z, X, Y))
     Z, k = to_scale_1(expanded(Z, X, Y))
     result = _affine(Z, k, X, Y) if metric == "affine" else _logeuclid(Z, k, X, Y)
-    return as_given(result, T)
+    return returned(result, T)
 
 
 def _affine(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
