@@ -1,4 +1,4 @@
-"""What is public: the names in five lists. They exist, and the documentation and the examples use no others."""
+"""What is public: the names in these lists. They exist, and the documentation and the examples use no others."""
 
 import ast
 import importlib
@@ -16,6 +16,7 @@ MODULES = (
     "spectralgrad.nn",
     "spectralgrad.nn.functional",
     "spectralgrad.orthogonal",
+    "spectralgrad.spd",
     "spectralgrad.diagnostics",
     "spectralgrad.errors",
 )

@@ -18,8 +18,9 @@ ROOMS = (
     "linalg",
     "align",
     "distances",
-    "nn",
     "orthogonal",
+    "spd",
+    "nn",
     "diagnostics",
     "selfcheck",
 )
@@ -56,7 +57,9 @@ FAULTS = {
     "linalg/power.py": ("import triton", "neither torch"),
     "kernels/jacobi.py": ("from ..linalg.precision import matmul", "later room"),
     "kernels/whiten.py": ("import scipy.linalg", "neither torch"),
-    "nn/pooling.py": ("from spectralgrad import orthogonal", "later room"),
+    "nn/pooling.py": ("from spectralgrad import diagnostics", "later room"),
+    "spd/mean.py": ("from spectralgrad.nn import pooling", "later room"),
+    "orthogonal/weight.py": ("from spectralgrad.spd import mean", "later room"),
     "nn/functional.py": ("import spectralgrad as sg", "later room"),
     "orthogonal/loss.py": ("if True:\n    import matplotlib.pyplot", "neither torch"),
     "diagnostics/layers.py": ("from spectralgrad_lab.models.resnet import ResNet", "stands on us"),
@@ -72,7 +75,8 @@ FINE = {
     "linalg/rules/taylor.py": "from .base import Rule\nfrom spectralgrad.errors import OptionError",
     "linalg/solvers/lapack.py": "import os\nfrom ..checks import x\nfrom spectralgrad.kernels import jacobi",
     "linalg/eigh.py": "from .rules import Rule\nfrom .solvers import Solver",
-    "orthogonal/weight.py": "from spectralgrad.nn import pooling",
+    "orthogonal/weight.py": "from spectralgrad.linalg.polar import polar",
+    "nn/bimap.py": "from spectralgrad.orthogonal.weight import OrthogonalWeight\nfrom ..spd import mean",
     "diagnostics/monitor.py": "from torch.utils import tensorboard\nfrom ..nn import pooling\nfrom ..orthogonal import loss",
 }
 

@@ -1,10 +1,10 @@
 """Gradients through eigendecompositions that never blow up.
 
-Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `diagnostics` and `errors`. Every other
-module is private and may change without notice.
+Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, `spd`, `diagnostics` and `errors`. Every
+other module is private and may change without notice.
 """
 
-from spectralgrad import diagnostics, errors, moved, nn, orthogonal
+from spectralgrad import diagnostics, errors, moved, nn, orthogonal, spd
 from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
@@ -75,6 +75,7 @@ __all__ = [
     "reset_counts",
     "schatten_norm",
     "singular_map",
+    "spd",
     "spectral_map",
     "sqrtm",
     "svd",

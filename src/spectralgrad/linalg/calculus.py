@@ -137,6 +137,18 @@ def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
 
 
+def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
+    """D1(M)[E] as a function of M and E of one shape, differentiable in both; unchecked.
+
+    Second derivatives exist where they need no third derivative of f: not those by M alone.
+    """
+    if torch.compiler.is_compiling():
+        _, *factors = call(_Value, M, potential, None)
+        return call(_Directional, potential, E, *factors)  # type: ignore[no-any-return]
+    _, *factors = call(_ValueFunc, M, potential, None)
+    return derivative(potential, E, *factors)
+
+
 def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
     if potential.takes_any_scale(factors) or in_batched_backward(E):
@@ -264,6 +276,26 @@ class _First(Function):
     @staticmethod
     def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
         return _First.apply(potential, *batched(info, dims[1:], tensors)), 0
+
+
+class _Directional(Function):
+    """`_First` for torch.compile: without jvp, and with its arguments by name. For potentials with two factors."""
+
+    @staticmethod
+    def forward(potential: Potential, E: Tensor, spectrum: Tensor, basis: Tensor) -> Tensor:
+        return first_derivative(potential, (spectrum, basis), E)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.potential, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        E, *factors = ctx.saved_tensors
+        grads: list[Tensor | None] = [None, first_derivative(ctx.potential, tuple(factors), grad), None, None]
+        grads[2 + ctx.potential.handle] = _second_derivative(ctx.potential, tuple(factors), E, grad)
+        return tuple(grads)
 
 
 class _Second(Function):

@@ -50,7 +50,7 @@ def zero_tolerance(w: Tensor) -> Tensor:
     return _ZERO * float(torch.finfo(w.dtype).eps) * spectral_radius(w)
 
 
-def require_not_negative(who: str, w: Tensor, advice: str) -> None:
+def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     """Raise if an ascending spectrum (*B, n) reaches further below zero than rounding explains. Reads the host once."""
     if w.numel() == 0:
         return
@@ -58,8 +58,9 @@ def require_not_negative(who: str, w: Tensor, advice: str) -> None:
     negative = w[..., :1] < -rounding * spectral_radius(w)
     if bool(negative.any()):
         raise DefinitenessError(
-            f"`{who}`: `M` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} matrices have a "
-            f"negative eigenvalue, the lowest {float(w.min()):.3e} against a largest of {float(w.max()):.3e}. {advice}"
+            f"`{who}`: `{name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} matrices "
+            f"have a negative eigenvalue, the lowest {float(w.min()):.3e} against a largest of {float(w.max()):.3e}. "
+            f"{advice}"
         )
 
 

@@ -14,6 +14,7 @@ from torch.autograd import Function
 
 from spectralgrad.validation import is_transformed
 
+_REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
 
@@ -113,7 +114,7 @@ class _Cast(Function):  # twice, for torch.compile and for the rest: see calculu
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.is_complex():
-            return torch.complex(*(_Cast.forward(part, dtype.to_real()) for part in (x.real, x.imag)))
+            return torch.complex(*(_Cast.forward(part, _REAL[dtype]) for part in (x.real, x.imag)))
         largest = torch.finfo(dtype).max
         if largest >= largest_number(x):
             return x.to(dtype)

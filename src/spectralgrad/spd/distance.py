@@ -1,0 +1,104 @@
+"""Distances of positive definite matrices.
+
+    affine      |log(A^(-1/2) B A^(-1/2))|_F
+    logeuclid   |log A - log B|_F
+    bures       |A^(1/2) - B^(1/2) U|_F,  U the polar factor of B^(1/2) A^(1/2)
+
+The last is (tr A + tr B - 2 tr (A^(1/2) B A^(1/2))^(1/2))^(1/2) without its cancellation: that loses half of the digits of
+a small distance. Each is the norm of a matrix N. The square |N|^2 is smooth; the distance itself has a kink at A = B, and
+where N is rounding its direction is too: there it gets the derivative 0.
+"""
+
+import torch
+from torch import Tensor
+
+from spectralgrad.linalg.polar import polar
+from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.scaling import exponent, moved
+from spectralgrad.validation import require_flag
+
+from .inputs import Metric, as_pair, require_metric, returned, widened
+from .spectra import LOG_2, congruent, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
+
+_ROUNDING = 4  # times eps times the size of what was subtracted
+
+
+def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = False) -> Tensor:
+    """The distance of positive definite matrices, with its exact gradient.
+
+    "affine" is |log(A^(-1/2) B A^(-1/2))|_F, which no congruence X -> C X C^H and no inversion changes; "logeuclid" is
+    |log A - log B|_F; "bures" is (tr A + tr B - 2 tr (A^(1/2) B A^(1/2))^(1/2))^(1/2), the Wasserstein distance of centred
+    Gaussians. Error below about 10 eps k, k the condition number of A ("affine") or of both; for "bures" 10 eps k^(1/2),
+    relative to |A|^(1/2) + |B|^(1/2).
+
+    The square has an exact gradient everywhere, 0 at A = B. The gradient of the distance is bounded by the slope of the
+    metric (for "affine" |A^-1|), and 0 where A and B do not differ beyond rounding.
+
+    Args:
+        A, B: (*B, n, n), positive definite ("bures": semi-definite), real or complex; batches broadcast.
+        metric: "affine", "logeuclid" or "bures".
+        squared: the square of it.
+
+    Returns:
+        (*B,), real.
+
+    Raises:
+        DefinitenessError: A or B is singular to rounding, or indefinite.
+        OptionError: an unknown metric.
+        ShapeError, DtypeError, SymmetryError, NonFiniteError, ConvergenceError.
+
+    >>> A, B = torch.eye(2), torch.diag(torch.tensor([4.0, 1.0]))
+    >>> distance(A, B), distance(A, B, metric="bures", squared=True)
+    (tensor(1.3863), tensor(1.))
+    """
+    who = "spd.distance"
+    require_metric(who, metric)
+    require_flag(who, "squared", squared)
+    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
+    N, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
+    square = (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
+    if squared:
+        return returned(moved(square, 2 * k), A)
+    zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
+    return returned(moved(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k), A)
+
+
+def _norm(x: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(x.detach(), dim=(-2, -1))
+    return size
+
+
+def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """N, its rounding (*B,) and its scale (*B,)."""
+    A, a = to_scale_1(A)
+    B, m = near_scale(expanded(B, A), a)
+    P = inverse_sqrt(A)
+    N = log(congruent(P, B)) + m[..., None, None] * LOG_2 * identity_like(B)
+    eps = torch.finfo(A.dtype).eps
+    return N, _ROUNDING * eps * _norm(P).square() * _norm(B), torch.zeros_like(m)
+
+
+def _logeuclid(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    a, b = log(A), log(B)
+    N = a - b
+    rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
+    return N, rounding, torch.zeros_like(rounding)
+
+
+def _bures(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    a, b, k = roots_at_scale_1(A, B)
+    rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
+    return a - facing(a, b), rounding, k
+
+
+def roots_at_scale_1(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A^(1/2) and B^(1/2), divided by one power of two for both, and its exponent (*B,)."""
+    a, b = sqrt(A), sqrt(B)
+    a, b = expanded(a, b), expanded(b, a)
+    k = torch.maximum(exponent(a.detach()), exponent(b.detach()))
+    return moved(a, -k), moved(b, -k), k
+
+
+def facing(a: Tensor, b: Tensor) -> Tensor:
+    """b U, the root of b b^H nearest to a, for Hermitian roots."""
+    return matmul(b, polar(matmul(b, a)))

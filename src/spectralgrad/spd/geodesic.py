@@ -1,0 +1,74 @@
+"""Geodesics of positive definite matrices.
+
+    affine      A^(1/2) (A^(-1/2) B A^(-1/2))^t A^(1/2)
+    logeuclid   exp((1 - t) log A + t log B)
+    bures       N N^H,  N = (1 - t) A^(1/2) + t B^(1/2) U,  U the polar factor of B^(1/2) A^(1/2)
+
+C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and B / 2^(a + m) of scale 1 the first is
+2^(a + t m) times theirs; the whole part of t m goes into the exponent, the rest into exp.
+"""
+
+import torch
+from torch import Tensor
+
+from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.scaling import moved
+
+from .distance import facing, roots_at_scale_1
+from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
+from .spectra import LOG_2, congruent, exp, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
+
+
+def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine") -> Tensor:
+    """The point at t of the geodesic from A (t = 0) to B (t = 1), with exact gradients for A, B and t.
+
+    "affine" is A^(1/2) (A^(-1/2) B A^(-1/2))^t A^(1/2), "logeuclid" exp((1 - t) log A + t log B), and "bures"
+    ((1 - t) I + t T) A ((1 - t) I + t T) with T A T = B. Its distance from A is |t| distance(A, B). t may lie outside of
+    [0, 1], where a curve of "bures" goes on as a geodesic until it meets a singular matrix.
+
+    Args:
+        A, B: as in `distance`.
+        t: a number, or a real tensor that broadcasts with the batch.
+        metric: "affine", "logeuclid" or "bures".
+
+    Returns:
+        (*B, n, n), Hermitian.
+
+    Raises: as in `distance`; OptionError for a t that is no finite number.
+
+    >>> geodesic(torch.eye(2), torch.diag(torch.tensor([4.0, 1.0])), 0.5).round(decimals=4)
+    tensor([[2., 0.],
+            [0., 1.]])
+    """
+    who = "spd.geodesic"
+    require_metric(who, metric)
+    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
+    place = as_position(who, t, X, torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]))
+    along = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
+    if place.ndim > X.ndim - 2:
+        X, Y = (x[(None,) * (place.ndim - x.ndim + 2)] for x in (X, Y))
+    return returned(along(X, Y, place), A)
+
+
+def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
+    A, a = to_scale_1(A)
+    B, m = near_scale(expanded(B, A), a)
+    L = log(congruent(inverse_sqrt(A), B))
+    far = t * m
+    whole = far.detach().round()
+    inner = exp(t[..., None, None] * L + (far - whole)[..., None, None] * LOG_2 * identity_like(L))
+    result = congruent(sqrt(A), inner)
+    return moved(result, (a + whole).expand(result.shape[:-2]))
+
+
+def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
+    t = t[..., None, None]
+    return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
+
+
+def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
+    a, b, k = roots_at_scale_1(A, B)
+    t = t[..., None, None]
+    N = (1 - t) * a + t * facing(a, b)
+    result = hermitian_part(matmul(N, N.mH))
+    return moved(result, (2 * k).expand(result.shape[:-2]))

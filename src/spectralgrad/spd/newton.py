@@ -1,0 +1,275 @@
+"""The means as numbers: Newton's method on the equations of means.py, without a graph.
+
+A step S = H^-1[F(0)] leads from R R^H to R exp(S) R^H, which is positive definite whatever S is. Both costs are convex
+(along geodesics, and as functions of M), so where a step makes neither the cost nor the residual smaller half of it is
+tried; far from a Bures mean, where S is large, the fixed-point iteration goes first. The iteration stops where the
+residual, measured as a relative change of M, is rounding: below 4 n eps; or no longer halved by a step and below eps^(1/2);
+or not halved by three steps, and no larger than what rounding explains.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from spectralgrad.errors import ConvergenceError
+from spectralgrad.kernels.ops import opaque
+from spectralgrad.linalg.calculus import batched, call, in_transform
+from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.scaling import exponent, shifted
+from spectralgrad.linalg.solvers import decompose
+
+from .means import EQUATIONS, Equation, apply_hessian, positive_pairs
+
+_STEPS = 100  # of Newton's method; four to six are usual, and halvings count
+_CONJUGATE_STEPS = 300  # of conjugate gradients: enough for a condition number of 300 in float64
+_TARGET = 4  # times n eps: what rounding leaves of a residual
+_STALLED = 3  # steps that do not halve the residual, before it counts as rounding where that explains it
+_MOST = 0.01  # residuals above this are never explained by rounding
+_EXPLAINED = 16  # times eps times what `Equation.noise` says
+_FAR = 0.5  # a relative residual above which Newton's step may be wild
+_LOOSE = 0.1  # relative accuracy of a step far from the mean; near it the residual itself, which keeps it quadratic
+
+
+class Solution(NamedTuple):
+    """Factors of the mean M = R R^H, W = R^-H; eigenvectors V (*B, K, n, n) of the Y_k, c and the preconditioner of H."""
+
+    R: Tensor
+    W: Tensor
+    V: Tensor
+    c: Tensor
+    p: Tensor
+
+
+class _Point(NamedTuple):
+    """A candidate (N, n, n) with all that is known there."""
+
+    R: Tensor
+    W: Tensor
+    V: Tensor
+    spectra: Tensor  # (N, K, n)
+    m: Tensor  # (N, n)
+    F: Tensor
+    cost: Tensor  # (N,)
+    residual: Tensor  # (N,)
+    explained: Tensor  # (N,): a residual that rounding explains
+
+
+def solve(X: Tensor, weights: Tensor, metric: str) -> Solution:
+    """The mean of X (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN."""
+    X, weights = X.detach(), weights.detach()
+    if torch.compiler.is_compiling() or not in_transform():
+        return Solution(*_solve(X, weights, metric))
+    return Solution(*call(_Solve, X, weights, metric))
+
+
+def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
+    """H^-1[F] (*B, n, n), linear and self-adjoint in F; all else is constant."""
+    function = _Inverse if torch.compiler.is_compiling() else _InverseFunc
+    return call(function, F, found.V, found.c, found.p, weights.detach())  # type: ignore[no-any-return]
+
+
+# The iteration.
+
+
+def _solve_fake(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *batch, _, n, _ = X.shape
+    M = X.new_empty(*batch, n, n)
+    real = X.real.dtype
+    return M, torch.empty_like(M), X.new_empty(X.shape), X.new_empty(X.shape, dtype=real), M.new_empty(M.shape, dtype=real)
+
+
+@opaque("spd_mean(Tensor X, Tensor weights, str metric) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _solve_fake)
+def _solve(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if X.numel() == 0:
+        return _solve_fake(X, weights, metric)
+    equation, (*batch, K, n, _) = EQUATIONS[metric], X.shape
+    flat, w = X.reshape(-1, K, n, n), weights.reshape(-1, K)
+    with torch.no_grad():
+        point = _iterate(equation, flat, w)
+        c, p = equation.coefficients(point.spectra), equation.preconditioner(point.m)
+    return (
+        point.R.reshape(*batch, n, n).contiguous(),
+        point.W.reshape(*batch, n, n).contiguous(),
+        point.V.reshape(*batch, K, n, n).contiguous(),
+        c.reshape(*batch, K, n, n).contiguous(),
+        p.reshape(*batch, n, n).contiguous(),
+    )
+
+
+def _start(equation: Equation, given: Tensor, weights: Tensor) -> Tensor:
+    """Where to start: g(sum_k w_k f(X_k)) with g the inverse of f, the mean itself if all commute."""
+    w, V = positive_pairs(given)
+    mean = (matmul(V * equation.f(w).unsqueeze(-2), V.mH) * weights[..., None, None]).sum(-3)
+    w, V = decompose("spd.mean", hermitian_part(mean), AUTO, None)
+    return hermitian_part(matmul(V * equation.inverse_f(w).unsqueeze(-2), V.mH))
+
+
+def _look(equation: Equation, given: Tensor, weights: Tensor, M: Tensor) -> _Point:
+    m, U = positive_pairs(M)
+    root = m.sqrt().unsqueeze(-2)
+    R, W = U * root, U / root
+    spectra, V = equation.pairs(equation.seen(R, W, given))
+    mean = (matmul(V * equation.f(spectra).unsqueeze(-2), V.mH) * weights[..., None, None]).sum(-3)
+    F = hermitian_part(mean) - torch.diag_embed(equation.subtracted(m)).to(given.dtype)
+    residual = torch.linalg.matrix_norm(equation.preconditioner(m) * F)
+    noise = torch.finfo(m.dtype).eps * (weights * equation.noise(m, given, spectra)).sum(-1)
+    explained = (_EXPLAINED * noise).clamp(max=_MOST)
+    return _Point(R, W, V, spectra, m, F, equation.cost(m, spectra, weights), residual, explained)
+
+
+def _iterate(equation: Equation, X: Tensor, weights: Tensor) -> _Point:
+    """Newton's method on (N, K, n, n). Reads the host once a step."""
+    n, eps = X.shape[-1], torch.finfo(X.dtype).eps
+    given = equation.given(X)
+    point = _look(equation, given, weights, _start(equation, given, weights))
+    broken = ~torch.isfinite(point.residual)  # NaN came in: NaN goes out
+    done = broken | (point.residual <= _TARGET * n * eps)
+    length = torch.ones_like(point.residual)
+    S = torch.zeros_like(point.F)
+    stalled = torch.zeros_like(done, dtype=torch.long)  # for so many steps
+    fresh = ~done  # whose S is to be computed
+    for _ in range(_STEPS):
+        if bool(done.all()):
+            return point
+        if bool(fresh.any()):
+            c, p = equation.coefficients(point.spectra), equation.preconditioner(point.m)
+            accuracy = point.residual.clamp(eps, _LOOSE)
+            S = torch.where(fresh[:, None, None], _conjugate_gradients(point.F, point.V, c, p, weights, accuracy), S)
+        M = _moved_by(point.R, length[:, None, None] * S)
+        far = (point.residual > _FAR) & equation.has_safe_step & ~done
+        if bool(far.any()):
+            M = torch.where(far[:, None, None], equation.safe_step(point.W, point.m, point.F), M)
+        tried = _look(equation, given, weights, M)
+        slack = n * eps * (tried.cost.abs() + point.m.sum(-1))
+        better = (tried.residual < point.residual) | (tried.cost < point.cost - slack)
+        better = (better | far) & torch.isfinite(tried.residual) & ~done
+        stalled = torch.where(tried.residual < point.residual / 2, 0, stalled + 1)
+        point = _chosen(better, tried, point)
+        rounded = (point.residual <= eps**0.5) | ((stalled >= _STALLED) & (point.residual <= point.explained))
+        done = done | (rounded & (stalled > 0)) | (point.residual <= _TARGET * n * eps)
+        fresh = better & ~done
+        length = torch.where(better, 1, length / 2)
+    if bool(done.all()):
+        return point
+    left = ~done
+    raise ConvergenceError(
+        f"`spd.mean`: {int(left.sum())} of {left.numel()} means of {X.shape[1]} matrices did not converge in {_STEPS} steps "
+        f"of Newton's method; a relative residual of {float(point.residual[left].max()):.1e} is left. Use float64, or add "
+        'eps * identity to `X`; metric="logeuclid" needs no iteration.'
+    )
+
+
+def _chosen(which: Tensor, a: _Point, b: _Point) -> _Point:
+    """Those of ``a`` where ``which`` (N,), else those of ``b``."""
+    return _Point(*(torch.where(which.reshape(-1, *(1,) * (x.ndim - 1)), x, y) for x, y in zip(a, b, strict=True)))
+
+
+def _moved_by(R: Tensor, S: Tensor) -> Tensor:
+    """R exp(S) R^H."""
+    w, V = decompose("spd.mean", S, AUTO, None)
+    half = matmul(R, V * (w / 2).clamp(-_LONGEST, _LONGEST).exp().unsqueeze(-2))
+    return hermitian_part(matmul(half, half.mH))
+
+
+_LONGEST = 20.0  # of a step in half of its logarithm: e^40 fits every dtype
+
+
+# H^-1.
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    return (a.conj() * b).real.sum((-2, -1), keepdim=True)
+
+
+def _quotient(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, and 0 where b is not positive."""
+    return torch.where(b > 0, a / torch.where(b > 0, b, 1), 0)
+
+
+def _conjugate_gradients(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor, accuracy: Tensor | float) -> Tensor:
+    """H^-1[F] for (N, n, n), to a relative accuracy (N,). Reads the host once a step."""
+    S, r = torch.zeros_like(F), F
+    z = p * r
+    d, rz = z, _inner(r, z)
+    enough = rz.squeeze(-1).squeeze(-1) * (torch.as_tensor(accuracy, dtype=rz.dtype, device=rz.device) ** 2)
+    for _ in range(_CONJUGATE_STEPS):
+        Hd = apply_hessian(V, c, weights, d)
+        a = _quotient(rz, _inner(d, Hd))
+        S, r = S + a * d, r - a * Hd
+        z = p * r
+        before, rz = rz, _inner(r, z)
+        if not bool((rz.squeeze(-1).squeeze(-1) > enough).any()):  # NaN stops too
+            break
+        d = z + _quotient(rz, before) * d
+    return hermitian_part(S)
+
+
+def _inverse_fake(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
+    return torch.empty_like(F, memory_format=torch.contiguous_format)
+
+
+@opaque("spd_inverse(Tensor F, Tensor V, Tensor c, Tensor p, Tensor weights) -> Tensor", _inverse_fake)
+def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
+    if F.numel() == 0:
+        return torch.empty_like(F, memory_format=torch.contiguous_format)
+    K, n = V.shape[-3], V.shape[-1]
+    k = exponent(F)  # a cotangent of any size may come: squares of it must neither overflow nor vanish
+    F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(shifted(F, -k)), p))
+    V_, c_ = (x.reshape(-1, K, n, n) for x in (V, c))
+    with torch.no_grad():
+        S = _conjugate_gradients(F_, V_, c_, p_, weights.reshape(-1, K), torch.finfo(F.dtype).eps)
+    return shifted(S.reshape(F.shape), k).contiguous()
+
+
+class _Solve(Function):
+    """`_solve` inside torch.func: a constant, but for vmap."""
+
+    @staticmethod
+    def forward(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, ...]:
+        return _solve(X, weights, metric)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple[None, None, None]:
+        return None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[None, ...]:
+        return (None,) * len(Solution._fields)
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, X: Tensor, weights: Tensor, metric: str) -> tuple[Any, Any]:
+        out = _Solve.apply(*batched(info, dims[:2], (X, weights)), metric)
+        return out, (0,) * len(out)
+
+
+class _Inverse(Function):  # twice, for torch.compile and for the rest: see linalg/calculus.py
+    @staticmethod
+    def forward(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
+        return _inverse(F, V, c, p, weights)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+        ctx.save_for_forward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        again = _inverse if torch.compiler.is_compiling() else _InverseFunc.apply
+        return again(grad, *ctx.saved_tensors), None, None, None, None
+
+
+class _InverseFunc(_Inverse):
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        return _InverseFunc.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, *tensors: Tensor) -> tuple[Any, int]:
+        return _InverseFunc.apply(*batched(info, dims, tensors)), 0

@@ -1,0 +1,78 @@
+"""Matrix functions of what stood the checks at the door, and scales: everything is computed at scale 1 and scaled back last.
+
+What is derived from definite matrices, such as A^(-1/2) B A^(-1/2), may be singular to rounding although they are not.
+Its eigenvalues are clamped to rounding size then, and counted, as on devices where nobody looks.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from spectralgrad.linalg.calculus import directional, evaluate
+from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.functions import Spectral
+from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Scalar, Sqrt
+from spectralgrad.linalg.scaling import exponent, moved
+
+LOG_2 = math.log(2.0)
+_STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
+
+
+def function_of(X: Tensor, scalar: Scalar) -> Tensor:
+    """f(X), exact at ties, twice differentiable."""
+    return evaluate(Spectral("spd", scalar, AUTO), X, None)
+
+
+def sqrt(X: Tensor) -> Tensor:
+    return function_of(X, Sqrt())
+
+
+def inverse_sqrt(X: Tensor) -> Tensor:
+    return function_of(X, InverseSqrt())
+
+
+def log(X: Tensor) -> Tensor:
+    return function_of(X, Log())
+
+
+def exp(X: Tensor) -> Tensor:
+    return function_of(X, Exp())
+
+
+def log_along(X: Tensor, E: Tensor) -> Tensor:
+    """Dlog(X)[E]."""
+    return directional(Spectral("spd", Log(), AUTO), X, E)
+
+
+def exp_along(X: Tensor, E: Tensor) -> Tensor:
+    """Dexp(X)[E]."""
+    return directional(Spectral("spd", Exp(), AUTO), X, E)
+
+
+def congruent(Q: Tensor, X: Tensor) -> Tensor:
+    """Q^H X Q for Hermitian X, Hermitian to the last bit."""
+    return hermitian_part(matmul(Q.mH, matmul(X, Q)))
+
+
+def identity_like(X: Tensor) -> Tensor:
+    return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
+
+
+def to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
+    """X / 2^k and k (*B,)."""
+    k = exponent(X.detach())
+    return moved(X, -k), k
+
+
+def near_scale(X: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """X / 2^(k + m) and m (*B,), a multiple of 32 that brings it near scale 1: mostly 0. For k that broadcasts with X."""
+    m = _STEP * torch.round((exponent(X.detach()) - k) / _STEP)
+    return moved(X, -(k + m)), m
+
+
+def expanded(X: Tensor, *others: Tensor) -> Tensor:
+    """X with the batch that all of them broadcast to."""
+    batch = torch.broadcast_shapes(X.shape[:-2], *(y.shape[:-2] for y in others))
+    return X.expand(*batch, *X.shape[-2:])

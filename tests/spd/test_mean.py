@@ -1,0 +1,186 @@
+"""Means: the equations that define them, the gradient of the implicit function theorem, hard batches, convergence."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import spectralgrad as sg
+from spectralgrad.errors import ConvergenceError
+from spectralgrad.spd import newton
+from support import cases
+from support.spd import METRICS, definite, hermitian
+
+each_metric = pytest.mark.parametrize("metric", METRICS)
+
+
+def residual(X: Tensor, w: Tensor, M: Tensor, metric: str) -> Tensor:
+    """What must be zero at the mean, by the public functions; relative."""
+    R, P = sg.sqrtm(M).unsqueeze(-3), sg.inv_sqrtm(M).unsqueeze(-3)
+    w = (w / w.sum(-1, keepdim=True))[..., None, None]
+    if metric == "affine":
+        return (w * sg.logm(hermitian(P @ X @ P))).sum(-3)
+    if metric == "logeuclid":
+        return (w * sg.logm(X)).sum(-3) - sg.logm(M)
+    return (w * sg.sqrtm(hermitian(R @ X @ R))).sum(-3) / M.abs().amax((-2, -1), keepdim=True) - M / M.abs().amax(
+        (-2, -1), keepdim=True
+    )
+
+
+@each_metric
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+def test_the_equation_holds(metric: Any, dtype: torch.dtype) -> None:
+    X, w = definite(3, 7, n=5, condition=1e3, dtype=dtype), torch.rand(3, 7, dtype=torch.float64) + 0.1
+    M = sg.spd.mean(X, w, metric)
+    assert float(residual(X, w, M, metric).abs().max()) < 1e-12
+    assert bool((torch.linalg.eigvalsh(M) > 0).all())
+    torch.testing.assert_close(M, M.mH, rtol=0, atol=0)
+    torch.testing.assert_close(sg.spd.mean(X, 5 * w, metric), M, rtol=1e-11, atol=1e-11)  # weights are divided by their sum
+
+
+@each_metric
+def test_two_matrices_meet_in_the_middle(metric: Any) -> None:
+    X = definite(2, n=4, condition=1e3)
+    w = torch.tensor([0.7, 0.3], dtype=torch.float64)
+    torch.testing.assert_close(sg.spd.mean(X, w, metric), sg.spd.geodesic(X[0], X[1], 0.3, metric), rtol=1e-10, atol=1e-10)
+
+
+@each_metric
+def test_one_matrix_equal_matrices_and_zero_weights(metric: Any) -> None:
+    X = definite(3, n=4)
+    torch.testing.assert_close(sg.spd.mean(X[:1], metric=metric), X[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(sg.spd.mean(X[:1].expand(5, 4, 4), metric=metric), X[0], rtol=1e-12, atol=1e-12)
+    w = torch.tensor([1.0, 0.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(sg.spd.mean(X, w, metric), sg.spd.mean(X[::2], w[::2], metric), rtol=1e-11, atol=1e-11)
+    leaf = X.clone().requires_grad_()
+    sg.spd.mean(leaf, w, metric).sum().backward()
+    assert leaf.grad is not None
+    assert bool((leaf.grad[1] == 0).all())
+
+
+@each_metric
+def test_the_gradient_is_exact_at_ties(metric: Any) -> None:
+    """All matrices multiples of the identity: every eigenvalue ties, in X, in Y and in the mean."""
+    X = torch.tensor([1.0, 2.0, 5.0], dtype=torch.float64)[:, None, None] * torch.eye(3, dtype=torch.float64)
+    w = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64)
+    E, G = hermitian(cases.random(3, 3, 3, seed=1)), hermitian(cases.random(3, 3, seed=2))
+    leaf, weights = X.clone().requires_grad_(), w.clone().requires_grad_()
+    (sg.spd.mean(leaf, weights, metric) * G).sum().backward()
+    step = 1e-5
+    numeric = ((sg.spd.mean(X + step * E, w, metric) - sg.spd.mean(X - step * E, w, metric)) * G).sum() / (2 * step)
+    assert leaf.grad is not None
+    assert float((leaf.grad * E).sum()) == pytest.approx(float(numeric), rel=1e-8)
+    e = torch.tensor([0.3, -0.2, 0.5], dtype=torch.float64)
+    numeric = ((sg.spd.mean(X, w + step * e, metric) - sg.spd.mean(X, w - step * e, metric)) * G).sum() / (2 * step)
+    assert weights.grad is not None
+    assert float(weights.grad @ e) == pytest.approx(float(numeric), rel=1e-8)
+
+
+def test_a_plain_iteration_has_no_gradient_at_ties() -> None:
+    """The control: fixed-point steps through torch.linalg.eigh."""
+    X = (torch.arange(1.0, 4.0)[:, None, None] * torch.eye(3)).requires_grad_()
+
+    def function(M: Tensor, f: Any) -> Tensor:
+        w, V = torch.linalg.eigh(M)
+        return (V * f(w).unsqueeze(-2)) @ V.mT
+
+    M = X.mean(0)
+    for _ in range(3):
+        P, R = function(M, torch.rsqrt), function(M, torch.sqrt)
+        M = R @ function(function(P @ X @ P, torch.log).mean(0), torch.exp) @ R
+    M.sum().backward()
+    assert X.grad is not None
+    assert X.grad.isnan().any()
+
+
+@pytest.mark.parametrize("metric", ["affine", "bures"])
+def test_the_gradient_does_not_go_through_the_iterations(metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many nodes whether the mean takes three steps or six, and the same gradient from another start."""
+    X = definite(5, n=4, condition=1e3)
+
+    def count(X: Tensor) -> tuple[int, Tensor]:
+        leaf = X.clone().requires_grad_()
+        M = sg.spd.mean(leaf, metric=metric)
+        seen, todo = set(), [M.grad_fn]
+        while todo:
+            node = todo.pop()
+            if node is not None and node not in seen:
+                seen.add(node)
+                todo += [parent for parent, _ in node.next_functions]
+        (g,) = torch.autograd.grad(M.square().sum(), leaf)
+        return len(seen), g
+
+    nodes, g = count(X)
+    monkeypatch.setattr(newton, "_start", lambda *_: X[0][None])
+    again, h = count(X)
+    assert nodes == again == count(definite(5, n=4, condition=1.1))[0]
+    torch.testing.assert_close(g, h, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(("metric", "condition"), [("affine", 1e5), ("affine", 1e10), ("bures", 1e5), ("bures", 1e8)])
+@pytest.mark.parametrize(("n", "K"), [(2, 2), (3, 4), (8, 5)])
+def test_wide_spread_batches_converge(metric: Any, condition: float, n: int, K: int) -> None:
+    X = definite(20, K, n=n, condition=condition, seed=n)
+    M = sg.spd.mean(X, metric=metric)
+    X, M = X / condition**0.5, M / condition**0.5  # log spectra around 0
+    one = torch.ones(20, K, dtype=torch.float64)
+    assert float(residual(X, one, M, metric).abs().max()) < 1e-14 * condition + 1e-11
+
+
+@each_metric
+@pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-300, 1e300])
+def test_scales(metric: Any, scale: float) -> None:
+    X = definite(4, n=3)
+    want = sg.spd.mean(X, metric=metric)
+    leaf = (scale * X).requires_grad_()
+    M = sg.spd.mean(leaf, metric=metric)
+    torch.testing.assert_close(M.detach() / scale, want, rtol=1e-10, atol=1e-10)
+    M.sum().backward()
+    assert leaf.grad is not None
+    plain = X.clone().requires_grad_()
+    sg.spd.mean(plain, metric=metric).sum().backward()
+    torch.testing.assert_close(leaf.grad, plain.grad, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("metric", METRICS[:2])
+def test_matrices_at_opposite_ends_of_the_range(metric: Any) -> None:
+    X = (
+        torch.tensor([1e-300, 1e300], dtype=torch.float64)[:, None, None] * torch.eye(3, dtype=torch.float64)
+    ).requires_grad_()
+    w = torch.tensor([0.5, 0.5], dtype=torch.float64, requires_grad=True)
+    M = sg.spd.mean(X, w, metric)
+    torch.testing.assert_close(M.detach(), torch.eye(3, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    gX, gw = torch.autograd.grad(M.trace(), (X, w))
+    assert gX.isfinite().all()
+    torch.testing.assert_close(gw[1] - gw[0], torch.tensor(3 * 600 * 2.302585092994046, dtype=torch.float64))
+
+
+@each_metric
+def test_float32_is_float64_to_its_rounding(metric: Any) -> None:
+    X = definite(3, 6, n=8, condition=100.0)
+    M = sg.spd.mean(X.float(), metric=metric)
+    assert cases.relative_error(M, sg.spd.mean(X.float().double(), metric=metric)) < 1e-6
+
+
+@each_metric
+def test_empty_batches(metric: Any) -> None:
+    assert sg.spd.mean(torch.zeros(0, 3, 2, 2), metric=metric).shape == (0, 2, 2)
+    leaf = torch.zeros(0, 3, 2, 2, requires_grad=True)
+    sg.spd.mean(leaf, metric=metric).sum().backward()
+
+
+def test_nan_gives_nan_where_nobody_looks() -> None:
+    X = definite(2, 3, n=3)
+    X[0, 1, 0, 0] = torch.nan
+    with sg.checks(False):
+        M = sg.spd.mean(X)
+    assert M[0].isnan().any()
+    torch.testing.assert_close(M[1], sg.spd.mean(X[1]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("metric", ["affine", "bures"])
+def test_what_does_not_converge_is_named(metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newton, "_STEPS", 1)
+    with pytest.raises(ConvergenceError, match=r"`spd\.mean`: 2 of 2 means of 3 matrices did not converge in 1 steps"):
+        sg.spd.mean(definite(2, 3, n=3, condition=1e3), metric=metric)
