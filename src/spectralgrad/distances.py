@@ -16,7 +16,7 @@ from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.rules import Lorentzian
-from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius
+from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius, zero_tolerance
 from spectralgrad.linalg.scaling import cast, exponent, moved
 from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import (
@@ -32,7 +32,6 @@ from spectralgrad.validation import (
 
 __all__ = ["cca_loss", "frechet_distance", "frechet_distance_of"]
 
-_ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue
 _ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
 _NEGATIVE = 10  # times n eps l_max of the dtype given: further below zero is no covariance
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
@@ -304,8 +303,7 @@ class _Root(Sqrt):
     root = None  # matrix products would need a regular matrix
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        rounding = _ZERO * torch.finfo(w.dtype).eps * spectral_radius(w)
-        tolerance = torch.maximum(rounding, -_ABOVE * w[..., :1])
+        tolerance = torch.maximum(zero_tolerance(w), -_ABOVE * w[..., :1])
         return tolerance, torch.zeros_like(tolerance)
 
     def in_kernel(self) -> ScalarFunction:

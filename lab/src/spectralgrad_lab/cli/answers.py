@@ -12,6 +12,7 @@ import typer
 from spectralgrad.errors import OptionError, SpectralError
 from spectralgrad_lab.data.device import torch_device
 from spectralgrad_lab.deadline import OutOfTime
+from spectralgrad_lab.sweep.local import require_jobs
 
 from .bench import STOPPED
 
@@ -60,9 +61,7 @@ def require_options(
     who: str, device: str, seconds: float | None, data: Path | None, *, jobs: int = 1, ray: str | None = None
 ) -> None:
     """Raise `OptionError` for options that no training can use: before the first one, and even where none is left to run."""
-    if jobs < 1 or (jobs > 1 and ray is not None):
-        came = f"{jobs} with --ray" if ray is not None else str(jobs)
-        raise OptionError(f"`{who}`: --jobs must be at least 1, and only without --ray, got {came}.")
+    require_jobs(who, jobs, ray)
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
         raise OptionError(f"`{who}`: --seconds must be a number >= 0, got {seconds}.")
     if data is not None and not data.is_dir():

@@ -78,9 +78,7 @@ class Dataset(NamedTuple):
         from .batches import Epoch
 
         order = Epoch(self.train_x, self.train_y, seed=seed, epoch=epoch, augment=augment, flip=self.flip)
-        for x, y, samples in order.batches(batch, rank, world):
-            if samples == batch or not drop_last:
-                yield x, y, samples
+        return order.batches(batch, rank, world, drop_last=drop_last)
 
     def test_batches(self, batch: int, *, rank: int = 0, world: int = 1) -> Iterator[tuple[Tensor, Tensor]]:
         """The test images of this rank; see `Source`."""

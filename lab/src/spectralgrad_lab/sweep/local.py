@@ -54,9 +54,7 @@ def run_trials(
     deadline: Deadline = NEVER,
 ) -> None:
     """Run the trials that have not ended yet, each once. Options and errors: see `artifacts.run.run_spec`."""
-    if jobs < 1 or (jobs > 1 and ray is not None):
-        came = f"{jobs} with --ray" if ray is not None else str(jobs)
-        raise OptionError(f"`run`: --jobs must be at least 1, and only without --ray, got {came}.")
+    require_jobs("run", jobs, ray)
     hear = progress or _silence
     waiting = missing(trials, store, hear)
     if not waiting:
@@ -81,6 +79,13 @@ def run_trials(
             outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, first), deadline=deadline)
             to_begin = first.seconds or to_begin
             hear(Event(trial, len(outcome.epochs), outcome))
+
+
+def require_jobs(who: str, jobs: int, ray: str | None) -> None:
+    """Raise for a number of worker processes that makes no sense."""
+    if jobs < 1 or (jobs > 1 and ray is not None):
+        came = f"{jobs} with --ray" if ray is not None else str(jobs)
+        raise OptionError(f"`{who}`: --jobs must be at least 1, and only without --ray, got {came}.")
 
 
 def missing(trials: Iterable[Trial], store: Store, hear: Listener | None = None) -> list[Trial]:
