@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-from spectralgrad.kernels import jacobi, nvrtc, spectral, tiles, whitening
+from spectralgrad.kernels import jacobi, nvrtc, spectral, syev, tiles, whitening
 from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NVRTC = ["moments", "affine"], ["jacobi", "spectral"]
-ALL = [*TRITON, *NVRTC, "whitening"]
+TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "spectral"]
+ALL = [*TRITON, *NOT_TRITON, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -33,6 +33,7 @@ def test_all_run_on_a_hopper() -> None:
         "moments": "takes groups of up to 128 channels",
         "affine": "takes groups of up to 128 channels",
         "jacobi": "takes real matrices up to n = 512",
+        "syev": "takes batches of any size, real and complex: cuSOLVER's XsyevBatched",
         "spectral": "takes real matrices up to n = 128, in float64 96",
         "whitening": "takes groups of up to 128 channels",
     }
@@ -43,9 +44,10 @@ MISSING: dict[str, tuple[Patch, list[str], str]] = {
     "a build with CUDA": (lambda m: m.setattr(torch.version, "cuda", None), [], "built without CUDA"),
     "a GPU": (lambda m: m.setattr(torch.cuda, "is_available", lambda: False), [], "sees no GPU"),
     "this GPU": (lambda m: m.setattr(torch.cuda, "device_count", lambda: 0), [], "there is no cuda:0"),
-    "Triton": (lambda m: m.setattr(tiles, "has_triton", lambda: False), NVRTC, "Triton is not installed"),
-    "Ampere": (lambda m: m.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5)), NVRTC, "capability 7.5"),
-    "NVRTC": (lambda m: m.setattr(nvrtc, "_libraries", lambda: None), TRITON, "without NVRTC"),
+    "Triton": (lambda m: m.setattr(tiles, "has_triton", lambda: False), NOT_TRITON, "Triton is not installed"),
+    "Ampere": (lambda m: m.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5)), NOT_TRITON, "capability 7.5"),
+    "NVRTC": (lambda m: m.setattr(nvrtc, "_libraries", lambda: None), [*TRITON, "syev"], "without NVRTC"),
+    "XsyevBatched": (lambda m: m.setattr(syev, "_library", lambda: None), [x for x in ALL if x != "syev"], "libcusolver"),
 }
 
 
@@ -70,10 +72,12 @@ def test_it_agrees_with_what_decides(what: str, hopper: pytest.MonkeyPatch) -> N
     if what in MISSING:
         MISSING[what][0](hopper)
     x, found = stand_in(), runs()
-    hopper.setattr(nvrtc, "Tensor", SimpleNamespace)  # `takes` wants a plain tensor
+    for module in (nvrtc, syev):
+        hopper.setattr(module, "Tensor", SimpleNamespace)  # they want a plain tensor
     hopper.setattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda _: False)
     assert tiles.fits(x, 4) == ("moments" in found) == ("affine" in found)
     assert jacobi.runs_on(x) == ("jacobi" in found)
+    assert syev.runs_on(x) == ("syev" in found)
     assert spectral.runs_on(x) == ("spectral" in found)
     assert whitening.runs_on(x, 4) == ("whitening" in found)
 

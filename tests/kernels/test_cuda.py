@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.kernels import jacobi, spectral
+from spectralgrad.kernels import jacobi, spectral, syev
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from support import cases
@@ -48,6 +48,65 @@ def test_a_starting_basis(n: int, dtype: torch.dtype) -> None:
     start = torch.linalg.eigh(M + 1e-3 * cases.random_covariance(n, 5, seed=1).to(dtype))[1]
     w, V = (x.cpu() for x in solve(M, start))
     assert faults(["moved"] * 5, M, w, V) == []
+
+
+COMPLEX_AND_LARGE = [(torch.complex64, 5), (torch.complex128, 33), (torch.float32, 200), (torch.float64, 130)]
+
+
+@pytest.mark.parametrize("dtype", [*REALS, torch.complex64, torch.complex128], ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 2, 5, 16, 33, 130])
+def test_families_by_the_batched_routine(n: int, dtype: torch.dtype) -> None:
+    names, M = families(n, dtype, SCALES)
+    w, V = (x.cpu() for x in sg.eigh(M.cuda(), solver=sg.Lapack()))
+    assert syev.runs_on(M.cuda())
+    assert faults(names, M, w, V) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=cases.ident)
+def test_graded_matrices_by_the_batched_routine(dtype: torch.dtype) -> None:
+    """Entries down to 1e-30 of the largest, which alone would leave it NaN or far from orthogonal."""
+    for n in (4, 16, 40):
+        scale = torch.logspace(0, -15, n, dtype=torch.float64)
+        M = (cases.random_covariance(n, 50) * scale[:, None] * scale).to(dtype)
+        w, V = (x.cpu() for x in sg.eigh(M.cuda(), solver=sg.Lapack()))
+        assert faults([f"graded, n = {n}"] * 50, M, w, V) == []
+
+
+@pytest.mark.parametrize(("dtype", "n"), COMPLEX_AND_LARGE)
+def test_a_thousand_batches_of_every_size(dtype: torch.dtype, n: int) -> None:
+    for repeat in range(1000 if n < 100 else 20):
+        batch = 1 + 37 * repeat % 211
+        X = torch.randn(batch, n, n, dtype=dtype, device="cuda")
+        M = X @ X.mH / n
+        w, V = sg.eigh(M)
+        identity = torch.eye(n, dtype=dtype, device="cuda")
+        assert float((V.mH @ V - identity).abs().amax()) <= 10 * n * cases.eps(dtype), batch
+        assert float((M @ V - V * w.unsqueeze(-2)).abs().amax()) <= 10 * n * cases.eps(dtype) * float(w.max()), batch
+
+
+def test_batches_that_the_routine_refuses_are_split() -> None:
+    M = cases.random_covariance(3, 100_003, dtype=torch.float32).cuda()
+    w, V = (x.cpu() for x in sg.eigh(M, solver=sg.Lapack()))
+    assert faults(["split"] * len(M), M.cpu(), w, V) == []
+
+
+@pytest.mark.parametrize(("dtype", "n"), COMPLEX_AND_LARGE)
+def test_the_batched_routine_does_not_wait_and_is_captured(dtype: torch.dtype, n: int) -> None:
+    X = torch.randn(3, n, n, dtype=dtype, device="cuda")
+    M = X @ X.mH
+    expected = sg.eigh(M)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        sg.eigh(M)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = sg.eigh(M)
+    graph.replay()
+    for x, y in zip(captured, expected, strict=True):
+        assert torch.equal(x, y)
 
 
 @pytest.mark.parametrize("n", [4, 20, 64, 70, 128])

@@ -15,7 +15,7 @@ REALS = [torch.float32, torch.float64]
 
 
 def layout_of(n: int, size: int, shared_memory: int, batch: int = 1) -> jacobi.Shape:
-    return jacobi.shape(n, size, shared_memory, jacobi.lanes_for(n, size, batch))
+    return jacobi.shape(n, size, shared_memory, jacobi.division(n, size, batch))
 
 
 def solve(M: Tensor) -> tuple[Tensor, Tensor, int]:
@@ -121,7 +121,7 @@ def test_layouts(size: int, batch: int) -> None:
     for n in range(1, 513):
         layout = layout_of(n, size, SHARED_MEMORY, batch)
         assert n <= layout.N
-        assert layout.N % 4 == 0
+        assert layout.N % (2 * layout.PLAYER) == layout.N % 4 == layout.PAD * size % 16 == 0
         assert layout.LANES & (layout.LANES - 1) == 0
         assert layout.LANES <= 32
         assert layout.TEAM % 32 == 0 or 32 % layout.TEAM == 0
@@ -134,14 +134,24 @@ def test_layouts(size: int, batch: int) -> None:
     assert layout_of(256, size, SHARED_MEMORY).IN_GLOBAL
 
 
-@pytest.mark.parametrize("n", [14, 16, 20, 29, 32])
-def test_one_lane(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The layout for thousands of matrices, with and without idle threads."""
-    assert layout_of(n, 4, SHARED_MEMORY, 4096).LANES == 1
-    monkeypatch.setattr(jacobi, "_MANY", 1)
-    names, M = families(n, torch.float32, ["plain"])
-    w, V, _ = solve(M)
-    assert faults(names, M, w, V) == []
+DIVISIONS = sorted({found for table in (jacobi._FEW, jacobi._MANY) for rows in table.values() for _, found in rows})
+
+
+@pytest.mark.parametrize("n", [3, 12, 21])
+@pytest.mark.parametrize("division", DIVISIONS, ids=lambda found: f"{found.PLAYER}x{found.LANES}")
+def test_every_division(division: jacobi.Division, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that some n takes, here for one n: with and without idle threads, of one warp and of several."""
+    monkeypatch.setattr(jacobi, "division", lambda *_: division)
+    jacobi._kernel.cache_clear()
+    for dtype in REALS:
+        names, M = families(n, dtype, ["plain"])
+        w, V, _ = solve(M)
+        assert faults(names, M, w, V) == []
+
+
+def test_many_matrices_are_divided_otherwise() -> None:
+    assert jacobi.division(32, 4, 4096) != jacobi.division(32, 4, 1)
+    assert jacobi.division(100, 4, 4096) == jacobi.division(100, 4, 1)
 
 
 # Starting from a basis.

@@ -18,7 +18,8 @@
 #define __syncthreads() sync_block(__LINE__)
 #define __syncthreads_or(x) block_or(x, __LINE__)
 #define __syncwarp() sync_warp(__LINE__)
-#define __shfl_xor_sync(mask, x, lanes) shuffle_xor(x, lanes, __LINE__)
+#define __shfl_xor_sync(mask, value, lanes) shuffle(value, threadIdx.x ^ (lanes), __LINE__)
+#define __shfl_sync(mask, value, lane, width) shuffle(value, threadIdx.x / (width) * (width) + (lane), __LINE__)
 #define __ballot_sync(mask, x) ballot(x, __LINE__)
 #define __any_sync(mask, x) (ballot(x, __LINE__) != 0)
 using std::copysign; using std::exp; using std::expm1; using std::fabs; using std::fmax; using std::fmin; using std::frexp;
@@ -68,11 +69,10 @@ static void barrier(Arrivals& arrivals, unsigned first, unsigned last, int line)
 static void sync_block(int line) { barrier(in_block, 0, fibers.size(), line); }
 static unsigned warp() { return threadIdx.x / 32 * 32; }
 static void sync_warp(int line) { barrier(in_warp, warp(), std::min<unsigned>(warp() + 32, fibers.size()), line); }
-template <class T> T shuffle_xor(T x, int lanes, int line) {
-    const unsigned self = threadIdx.x;
-    slots[self] = x;
+template <class T> T shuffle(T x, unsigned from, int line) {
+    slots[threadIdx.x] = x;
     sync_warp(line);
-    const T y = (T)slots[self ^ lanes];
+    const T y = (T)slots[from];
     sync_warp(line);
     return y;
 }

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from spectralgrad.kernels import nvrtc, tiles
+from spectralgrad.kernels import nvrtc, syev, tiles
 
 
 @pytest.fixture
@@ -18,8 +18,9 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(tiles, "has_triton", lambda: True)
     monkeypatch.setattr(nvrtc, "_libraries", lambda: ("NVRTC", "the driver"))
+    monkeypatch.setattr(syev, "_library", lambda: "libcusolver")
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: 226 << 10)
-    cached = tiles.obstacle, tiles.largest_group, nvrtc.obstacle
+    cached = tiles.obstacle, tiles.largest_group, nvrtc.obstacle, syev.obstacle
     for predicate in cached:
         predicate.cache_clear()
     yield monkeypatch

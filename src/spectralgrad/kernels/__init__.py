@@ -5,6 +5,7 @@ Entry points, with the twin that answers where a kernel does not run:
     moments        mean and scatter of groups of channels (Triton)             grouped_moments_twin, beside it
     affine         passes with one matrix for each group of channels (Triton)  transform_twin and so on, beside them
     jacobi         eigenpairs of symmetric matrices (CUDA C++)                 linalg.solvers.Jacobi
+    syev           cuSOLVER's batched eigensolver, any size and dtype          torch.linalg.eigh
     spectral       V f(w) V^T and its derivative (CUDA C++)                    linalg.functions with linalg.scalars
     whitening      a training step of ZCA whitening out of the four above      the general node of nn.fused
     graphs         functions of tensors that a GPU replays                     the function itself
@@ -13,5 +14,6 @@ Entry points, with the twin that answers where a kernel does not run:
 
 Internals: `tiles` shares channels and samples out and says what fits; `launches` keeps Triton launches; `affine_launches`
 has the launches of `affine`; `nvrtc` compiles and launches CUDA C++; `buffers` is the memory that kernels read and fill;
-`devices` is what all of them ask of a device. The code of the devices: triton_*.py, imported when first needed, and *.cu.
+`devices` is what all of them ask of a device. The code of the devices: triton_*.py, imported when first needed, *.cu, and
+tournament.cuh, the rotations of Jacobi's method.
 """

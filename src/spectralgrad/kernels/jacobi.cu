@@ -11,29 +11,22 @@
 // With a starting basis U (WARM), near to the eigenvectors, all this happens to U^T H U, which is nearly diagonal: three
 // sweeps do instead of six or seven, and V is U times what comes out. Eigenvalues are then accurate relative to the largest.
 //
-// Columns of L lie in memory as rows G[k]. A sweep is N - 1 rounds of a round-robin tournament; in a round N/2 pairs of
-// rows are independent: LANES threads turn one pair, and one barrier ends the round.
+// Columns of L lie in memory as rows G[k]; a sweep is one tournament of them.
 //
-// Compile-time: REAL (float or double), EPS, N (n rounded up to a multiple of 4; the rest is zero and inert), LANES (a
-// power of two), TEAM (threads of a matrix), MATRICES (matrices in a block; more than one only if TEAM <= 32),
-// WARM (1: takes a starting basis), IN_GLOBAL (1: rows in `workspace`, for N beyond shared memory), NEGLIGIBLE (cosine of two rows that counts as rounding).
+// Compile-time, besides what tournament.cuh asks for: EPS, N (n rounded up; the rest is zero and inert), MATRICES (matrices in a
+// block; more than one only if TEAM <= 32), WARM (1: takes a starting basis), IN_GLOBAL (1: rows in `workspace`, for N beyond
+// shared memory), LARGEST (the largest number).
+
+#include "tournament.cuh"
 
 #ifndef SHARED
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
 #endif
-typedef long long int64;
-typedef REAL real;
-
-constexpr int VEC = 16 / sizeof(real);                        // a lane moves 16 bytes at a time
-constexpr int CHUNKS = N / VEC;                               // of a row
-constexpr int STEPS = (CHUNKS + LANES - 1) / LANES;           // chunks of a row that a lane holds
-constexpr int SLOTS = TEAM / LANES;                           // pairs in flight
-constexpr bool SOME_IDLE = N / 2 % SLOTS != 0;                // in the last turn of a round some slots have no pair
-constexpr int STRIDE = N + VEC;                               // from row to row; columns then fall into several banks
+constexpr int power_of_two_below(int x) { return x < 2 ? 1 : 2 * power_of_two_below(x / 2); }
 constexpr int WIDTH = TEAM < 32 ? TEAM : 32;                  // threads that take a row, or a column, at a time
 constexpr int SHARE = (N + WIDTH - 1) / WIDTH;                // entries of it for each of them
+constexpr int ACROSS = power_of_two_below(WIDTH < CHUNKS ? WIDTH : CHUNKS);  // threads that take a row by chunks
 constexpr int MAX_SWEEPS = 30;                                // rounding never needs so many; an end for certain
-struct alignas(16) Chunk { real x[VEC]; };
 
 __device__ __forceinline__ void team_sync() {
     if (TEAM <= 32) __syncwarp(); else __syncthreads();
@@ -59,83 +52,6 @@ __device__ __forceinline__ real inverse_root(real x) {
     return y * (real(1.5) - real(0.5) * x * y * y);
 }
 
-__device__ __forceinline__ float rough_ratio(float a, float b) { return __fdividef(a, b); }
-__device__ __forceinline__ double rough_ratio(double a, double b) { return a / b; }
-
-// Rows p and q of round r: player N - 1 sits still, the others go round the table.
-__device__ __forceinline__ void seats(int r, int k, int& p, int& q) {
-    if (k == 0) { p = r; q = N - 1; return; }
-    p = r + k; if (p >= N - 1) p -= N - 1;
-    q = r - k; if (q < 0) q += N - 1;
-}
-
-// tan(x / 2) for t = tan(x), |t| <= 1. In single precision t / (1 + sqrt(1 + t^2)) by a polynomial in t^2, good to 4e-7: an
-// angle need not be exact, and this is the longest chain of a round.
-__device__ __forceinline__ float half_tangent(float t) {
-    const float u = t * t, v = u * u;
-    const float low = (0.49999983f - 0.12498311f * u) + v * (0.06221844f - 0.03722929f * u);
-    return t * (low + v * v * ((0.02128198f - 0.00890049f * u) + 0.00182630f * v));
-}
-__device__ __forceinline__ double half_tangent(double t) { return t / (1 + sqrt(1 + t * t)); }
-
-// 1 / x for x in [1, 2], to the last bit or so, without the branches of a division.
-__device__ __forceinline__ real reciprocal(real x) {
-    const real y = rough_ratio(real(1), x);
-    return y * (2 - x * y);
-}
-
-// Make rows p and q orthogonal; `length` holds the squares of their norms and follows. `cosine` and `sine` become the largest
-// squares met so far: of the cosine between two rows, and of the sine of a rotation. All threads of a warp come here, for
-// the sums; an idle one touches no row.
-__device__ __forceinline__ void turn(real* G, real* length, int p, int q, int lane, bool idle, real& cosine, real& sine) {
-    Chunk* P = reinterpret_cast<Chunk*>(G + p * STRIDE);
-    Chunk* Q = reinterpret_cast<Chunk*>(G + q * STRIDE);
-    Chunk x[STEPS], y[STEPS];
-    idle = SOME_IDLE && idle;
-    const real a = idle ? real(1) : length[p], b = idle ? real(1) : length[q], ab = a * b;
-    real c = 0;
-    #pragma unroll
-    for (int k = 0; k < STEPS; ++k) {
-        const int i = lane + k * LANES;
-        if (!idle && (CHUNKS % LANES == 0 || i < CHUNKS)) {
-            x[k] = P[i];
-            y[k] = Q[i];
-            real partial = 0;  // a sum of its own for each chunk: short chains
-            #pragma unroll
-            for (int v = 0; v < VEC; ++v) partial += x[k].x[v] * y[k].x[v];
-            c += partial;
-        }
-    }
-    c = pair_sum(c);
-    __syncwarp();  // all lanes of the pair have read the lengths before one of them changes them
-    if (idle || !(c * c > real(NEGLIGIBLE) * real(NEGLIGIBLE) * ab)) return;
-    // The tangent (|t| <= 1), that of half the angle, and the sine to go with it. The rotation is written with the last two
-    // (Rutishauser): the rounding of a cosine near 1 would shorten or lengthen the rows in every round.
-    const real d = b - a, g = 2 * c, h = d * d + g * g;
-    const real t = rough_ratio(g, d + copysign(h * rsqrt(h), d));
-    const real half = half_tangent(t), s = 2 * half * reciprocal(1 + half * half);
-    cosine = fmax(cosine, rough_ratio(c * c, ab));
-    sine = fmax(sine, s * s);
-    if (lane == 0) {
-        length[p] = fmax(a - t * c, real(TINY));  // a sum of squares stays one
-        length[q] = fmax(b + t * c, real(TINY));
-    }
-    #pragma unroll
-    for (int k = 0; k < STEPS; ++k) {
-        const int i = lane + k * LANES;
-        if (CHUNKS % LANES == 0 || i < CHUNKS) {
-            Chunk u, w;
-            #pragma unroll
-            for (int v = 0; v < VEC; ++v) {
-                u.x[v] = x[k].x[v] - s * (y[k].x[v] + half * x[k].x[v]);
-                w.x[v] = y[k].x[v] + s * (x[k].x[v] - half * y[k].x[v]);
-            }
-            P[i] = u;
-            Q[i] = w;
-        }
-    }
-}
-
 // Squares of the norms of all rows.
 __device__ __forceinline__ void measure(const real* G, real* length, int t) {
     for (int k = t / LANES; k < (N + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
@@ -152,17 +68,21 @@ __device__ __forceinline__ void measure(const real* G, real* length, int t) {
     team_sync();
 }
 
+// 2^-e as two factors: as one it may be out of range.
+struct Scale { real first, second; };
+
 // H 2^-e at (i, j), H the symmetric part of M (n, n), rows and columns in the given order.
-__device__ __forceinline__ real entry(const real* M, const int* order, int n, int i, int j, int exponent) {
+__device__ __forceinline__ real entry(const real* M, const int* order, int n, int i, int j, Scale scale) {
     const int64 p = order[i], q = order[j];
-    return real(0.5) * ldexp(M[p * n + q], -exponent) + real(0.5) * ldexp(M[q * n + p], -exponent);
+    return real(0.5) * (M[p * n + q] * scale.first * scale.second) + real(0.5) * (M[q * n + p] * scale.first * scale.second);
 }
 
 // H 2^-e + s I into G. M may be null: zeros.
-__device__ void fill(const real* M, real* G, const int* order, int n, int exponent, real s, int t) {
+__device__ void fill(const real* M, real* G, const int* order, int n, Scale scale, real s, int t) {
+    #pragma unroll 8
     for (int k = t; k < N * N; k += TEAM) {
         const int i = k / N, j = k % N;
-        const real h = M && i < n && j < n ? entry(M, order, n, i, j, exponent) : real(0);
+        const real h = M && i < n && j < n ? entry(M, order, n, i, j, scale) : real(0);
         G[i * STRIDE + j] = i == j && i < n ? h + s : h;
     }
     team_sync();
@@ -208,11 +128,11 @@ __device__ void orthonormalise(const real* start, real* U, real* G, int n, int t
 }
 
 // U^T (H 2^-e) U + s I into G.
-__device__ void fill_in_basis(const real* M, const real* U, real* G, const int* order, int n, int exponent, real s, int t) {
+__device__ void fill_in_basis(const real* M, const real* U, real* G, const int* order, int n, Scale scale, real s, int t) {
     for (int k = t; k < N * N; k += TEAM) {  // T = H U
         const int i = k / N, j = k % N;
         real sum = 0;
-        for (int l = 0; M && i < n && j < n && l < n; ++l) sum += entry(M, order, n, i, l, exponent) * U[l * STRIDE + j];
+        for (int l = 0; M && i < n && j < n && l < n; ++l) sum += entry(M, order, n, i, l, scale) * U[l * STRIDE + j];
         G[i * STRIDE + j] = sum;
     }
     team_sync();
@@ -236,25 +156,54 @@ __device__ void fill_in_basis(const real* M, const real* U, real* G, const int* 
     team_sync();
 }
 
+// 1 / x to the last bit or so, for x in the range of single precision.
+__device__ __forceinline__ real inverse_of(real x) {
+    real y = rough_inverse((float)x);
+    if (sizeof(real) == 8) y *= 2 - x * y;
+    return y * (2 - x * y);
+}
+
 // G becomes the rows of its own upper factor; false where a pivot is not above `least`.
 __device__ bool factor(real* G, int n, real least, int t) {
+    constexpr int AT_ONCE = TEAM / ACROSS, UNROLLED = 4;
     bool broken = false;
-    for (int k = 0; k < n; ++k) {  // right-looking, above the diagonal; rows are scaled at the end
+    for (int k = 0; k < n; ++k) {  // right-looking, from the diagonal's chunk on; rows are scaled at the end
         const real* row = G + k * STRIDE;
-        broken = broken || !(row[k] > least);
-        const real inverse = 1 / row[k];
-        for (int i = k + 1 + t / WIDTH; i < n; i += TEAM / WIDTH) {
-            const real f = row[i] * inverse;
-            for (int j = i + t % WIDTH; j < n; j += WIDTH) G[i * STRIDE + j] -= f * row[j];
+        const real pivot = row[k], inverse = inverse_of(pivot);
+        broken = broken || !(pivot > least);
+        for (int c = t % ACROSS; c < CHUNKS; c += ACROSS) {
+            const Chunk top = reinterpret_cast<const Chunk*>(row)[c];
+            for (int i = k + 1 + t / ACROSS; i < n; i += UNROLLED * AT_ONCE) {
+                Chunk below[UNROLLED];
+                #pragma unroll
+                for (int u = 0; u < UNROLLED; ++u)
+                    if (const int j = i + u * AT_ONCE; j < n && c >= j / VEC) {
+                        below[u] = reinterpret_cast<const Chunk*>(G + j * STRIDE)[c];
+                        const real f = row[j] * inverse;
+                        #pragma unroll
+                        for (int v = 0; v < VEC; ++v) below[u].x[v] -= f * top.x[v];
+                    }
+                #pragma unroll
+                for (int u = 0; u < UNROLLED; ++u)
+                    if (const int j = i + u * AT_ONCE; j < n && c >= j / VEC)
+                        reinterpret_cast<Chunk*>(G + j * STRIDE)[c] = below[u];
+            }
         }
         team_sync();
     }
     broken = team_any(broken);  // and on: teams of one warp pass the barriers together
-    for (int i = t / WIDTH; i < n; i += TEAM / WIDTH) {
-        real* row = G + i * STRIDE;
-        const real pivot = row[i], inverse = inverse_root(pivot);
+    for (int first = 0; first < n; first += AT_ONCE) {  // as often in all threads of a warp
+        const int i = first + t / ACROSS;
+        const real pivot = i < n ? G[i * STRIDE + i] : real(1), inverse = inverse_root(pivot);
         __syncwarp();  // every thread of this row has read the pivot
-        for (int j = t % WIDTH; j < n; j += WIDTH) row[j] = j > i ? row[j] * inverse : j == i ? pivot * inverse : real(0);
+        for (int c = t % ACROSS; i < n && c < CHUNKS; c += ACROSS) {
+            Chunk& chunk = reinterpret_cast<Chunk*>(G + i * STRIDE)[c];
+            #pragma unroll
+            for (int v = 0; v < VEC; ++v) {
+                const int j = c * VEC + v;
+                chunk.x[v] = j < i ? real(0) : (j == i ? pivot : chunk.x[v]) * inverse;
+            }
+        }
     }
     team_sync();
     return !broken;
@@ -298,6 +247,7 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
     // The exponent of the largest entry, and whether all are finite.
     real largest = 0;
     bool broken = false;
+    #pragma unroll 8
     for (int k = t; k < n * n; k += TEAM) {
         const real x = fabs(M[k]);
         broken = broken || !(x <= real(LARGEST));
@@ -308,6 +258,7 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
     const bool zero = broken || largest == 0;
     int exponent = 0;
     if (!zero) frexp(largest, &exponent);
+    const Scale scale = {ldexp(real(1), -(exponent / 2)), ldexp(real(1), exponent / 2 - exponent)};
     const real* finite = broken ? nullptr : M;
 
     // Largest diagonal entry first. A starting basis has its own order.
@@ -323,39 +274,39 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
 
     // Entries are below 1 now. A shift of rounding size does for a semi-definite H, one above its norm for any.
     real s = zero ? real(1) : real(n < 8 ? 8 : n) * real(EPS);
-    if (WARM) fill_in_basis(finite, U, G, order, n, exponent, s, t); else fill(finite, G, order, n, exponent, s, t);
+    if (WARM) fill_in_basis(finite, U, G, order, n, scale, s, t); else fill(finite, G, order, n, scale, s, t);
     const bool good = factor(G, n, real(0.25) * s, t);
     if (together(!good)) {
         real norm = 0;
         for (int i = t; i < n && !good; i += TEAM) {
             real sum = 0;
-            for (int j = 0; j < n; ++j) sum += fabs(entry(M, order, n, i, j, exponent));
+            for (int j = 0; j < n; ++j) sum += fabs(entry(M, order, n, i, j, scale));
             norm = fmax(norm, sum);
         }
         norm = team_max(norm, value, t);
         if (!good) s = real(1.0625) * norm;
-        if (WARM) fill_in_basis(finite, U, G, order, n, exponent, s, t); else fill(finite, G, order, n, exponent, s, t);
+        if (WARM) fill_in_basis(finite, U, G, order, n, scale, s, t); else fill(finite, G, order, n, scale, s, t);
         factor(G, n, real(0), t);
     }
 
     int sweep = 0;
     while (sweep++ < MAX_SWEEPS) {
         measure(G, length, t);  // afresh in every sweep: updates round
-        real cosine = 0, sine = 0;
+        Largest largest;
         int p = 0, q = 0;
-        for (int r = 0; r < N - 1; ++r) {
-            for (int k = t / LANES; k < (N / 2 + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
-                if (SLOTS < N / 2 || r == 0) seats(r, k < N / 2 ? k : 0, p, q);
-                turn(G, length, p, q, t % LANES, k >= N / 2, cosine, sine);
-                if (SLOTS >= N / 2) seats(r + 1 < N - 1 ? r + 1 : 0, k < N / 2 ? k : 0, p, q);  // before the barrier
+        for (int r = 0; r < PLAYERS - 1; ++r) {
+            for (int k = t / LANES; k < (TABLES + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
+                if (SLOTS < TABLES || r == 0) seats(r, k < TABLES ? k : 0, p, q);
+                meet(G, length, p, q, t % LANES, k >= TABLES, r == 0, largest);
+                if (SLOTS >= TABLES) seats(r + 1 < PLAYERS - 1 ? r + 1 : 0, k < TABLES ? k : 0, p, q);  // before the barrier
             }
             team_sync();
         }
-        // What a rotation brings back into a pair that was done is a cosine times its sine: the last sweep left no more
-        // than rounding. Eigenvalues that are close turn by large angles, so they are waited for.
-        cosine = team_max(cosine, value, t);
-        sine = team_max(sine, value, t);
-        if (!together(cosine * sine > real(NEGLIGIBLE) * real(NEGLIGIBLE))) break;
+        // What a rotation brings back into a pair that was done is a cosine times its sine, and what a rough angle leaves is a
+        // cosine times ROUGH: the last sweep left no more than rounding. Eigenvalues that are close turn by large angles, so
+        // they are waited for.
+        const real cosine = team_max(largest.cosine, value, t), sine = team_max(largest.sine, value, t);
+        if (!together(cosine * fmax(sine, real(ROUGH * ROUGH)) > real(NEGLIGIBLE) * real(NEGLIGIBLE))) break;
     }
 
     // Eigenvalues and their places in ascending order, and the vectors.
@@ -372,14 +323,17 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
             w[matrix * n + place] = broken ? nan : fmin(fmax(ldexp(length[i] - s, exponent), -real(LARGEST)), real(LARGEST));
     }
     team_sync();
-    for (int k = t; mine && k < n * n; k += TEAM) {
-        const int i = k / n, j = k % n;
-        const real* row = G + source[j] * STRIDE;
-        real x = row[i];
-        if (WARM) {  // U times what the rotations gave
-            x = 0;
-            for (int l = 0; l < n; ++l) x += U[i * STRIDE + l] * row[l];
+    for (int i = t / WIDTH; mine && i < n; i += TEAM / WIDTH) {
+        real* out = V + (matrix * n + order[i]) * n;
+        #pragma unroll 4
+        for (int j = t % WIDTH; j < n; j += WIDTH) {
+            const real* row = G + source[j] * STRIDE;
+            real x = row[i];
+            if (WARM) {  // U times what the rotations gave
+                x = 0;
+                for (int l = 0; l < n; ++l) x += U[i * STRIDE + l] * row[l];
+            }
+            out[j] = broken ? nan : value[source[j]] * x;
         }
-        V[(matrix * n + order[i]) * n + j] = broken ? nan : value[source[j]] * x;
     }
 }

@@ -14,8 +14,8 @@ from . import nvrtc
 from .buffers import Eigenpairs, Matrices, Memory
 from .nvrtc import Argument, addresses
 
-_REGISTERS = {4: 16, 8: 8}  # numbers of a row that a thread holds, by their size in bytes
-_MANY, _FEW = 2048, 512  # matrices: all threads of a GPU are taken, or few of them
+_CHUNK = 16  # bytes that a thread moves at a time
+_BANKS = 128  # bytes that shared memory gives at a time
 LARGEST = 512  # beyond shared memory rows come from the cache of the second level
 
 
@@ -26,59 +26,85 @@ class Problem(NamedTuple):
     start: Memory | None = None  # (*B, n, n), a guess of the eigenvectors; see `eigh`
 
 
+class Division(NamedTuple):
+    """How the rows of a matrix are shared out; the names are those of jacobi.cu."""
+
+    PLAYER: int  # rows that take part in the tournament together
+    LANES: int  # threads that hold the rows of two players; a power of two
+
+
 class Shape(NamedTuple):
-    """How a matrix is laid over threads; the names are those of jacobi.cu."""
+    """How a matrix is laid over threads and memory; the names are those of jacobi.cu."""
 
     N: int
+    PLAYER: int
     LANES: int
     TEAM: int
     MATRICES: int
+    PAD: int
     WARM: int
     IN_GLOBAL: int
     matrix: int  # numbers that a matrix takes, with its starting basis
     shared: int  # bytes for a block
 
 
-def lanes_for(n: int, size: int, batch: int) -> int:
-    """Threads that turn a pair of rows of ``n`` numbers of ``size`` bytes; a power of two.
+# The fastest on an H200 of all divisions that fit into registers, for n up to the number in front. Where a GPU has threads
+# to spare, lanes shorten a round; where many matrices take all of them, few instructions and little traffic count.
+_FEW = {
+    4: ((4, Division(1, 1)), (8, Division(1, 2)), (16, Division(1, 4)), (32, Division(1, 8)), (112, Division(2, 8)),
+        (128, Division(4, 8)), (160, Division(2, 8)), (208, Division(4, 16))),
+    8: ((4, Division(1, 2)), (8, Division(1, 4)), (48, Division(1, 8)), (112, Division(2, 8))),
+}  # fmt: skip
+_MANY = {
+    4: ((4, Division(1, 1)), (28, Division(2, 2)), (64, Division(4, 4))),
+    8: ((16, Division(2, 2)), (64, Division(2, 4))),
+}
+_MANY_MATRICES = 2048
+_LARGE = Division(2, 32)
 
-    Lanes shorten a round. Where there are so many matrices that all threads are taken, rounds need not be short but should
-    cost few instructions, and short rows are better off with one lane. Measured on an H200, in float32, ms: n = 32, one lane
-    and eight, 4096 matrices 0.41 and 0.59, 1024 0.19 and 0.18, 256 0.18 and 0.09; n = 16, one, four and eight lanes, 4096
-    matrices 0.084, 0.099 and 0.154, 256 0.062, 0.048 and 0.042.
-    """
-    vector = 16 // size
-    chunks = -(-n // 4) * 4 // vector
-    if size == 4 and 12 < n <= 32 and batch >= _MANY:
-        return 1
-    if size == 4 and 12 < n <= 16 and batch <= _FEW:
-        return 8
-    lanes = min(8, _power_of_two(chunks))
-    while lanes < 32 and -(-chunks // lanes) * vector > _REGISTERS[size]:
-        lanes *= 2
-    return lanes
+
+def division(n: int, size: int, batch: int) -> Division:
+    """For a batch of matrices of ``n`` rows of numbers of ``size`` bytes."""
+    tables = (_MANY, _FEW) if batch >= _MANY_MATRICES else (_FEW,)
+    return next((found for table in tables for largest, found in table[size] if n <= largest), _LARGE)
 
 
 @lru_cache(maxsize=1024)
-def shape(n: int, size: int, shared_memory: int, lanes: int, warm: bool = False) -> Shape:
+def shape(n: int, size: int, shared_memory: int, division: Division, warm: bool = False) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
-    vector = 16 // size
-    N = max(4, -(-n // 4) * 4)
-    team = lanes * N // 2
+    player, lanes = division
+    N = _rows(n, player)
+    team = lanes * N // (2 * player)
     team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
     matrices = max(1, 64 // team) if team <= 32 else 1
-    matrix = (1 + warm) * N * (N + vector)
+    pad = _pad(N, size, division)
+    matrix = (1 + warm) * N * (N + pad)
     small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source
     shared = matrices * matrix * size + small
     in_global = shared > shared_memory
-    return Shape(N, lanes, team, matrices, int(warm), int(in_global), matrix, small if in_global else shared)
+    return Shape(N, player, lanes, team, matrices, pad, int(warm), int(in_global), matrix, small if in_global else shared)
+
+
+def _rows(n: int, player: int) -> int:
+    """``n`` rounded up, to a whole number of 16 bytes and an even number of players."""
+    multiple = max(4, 2 * player)
+    return max(multiple, -(-n // multiple) * multiple)
+
+
+def _pad(N: int, size: int, division: Division) -> int:
+    """Numbers between two rows. Eight threads read at once: where fewer lanes than that hold a row, the rows of neighbouring
+    players should lie in different banks."""
+    player, lanes = division
+    vector, at_once = _CHUNK // size, lanes * _CHUNK
+    pads = range(vector, N // 4 + 1, vector) if at_once < _BANKS else ()
+    return next((pad for pad in pads if player * (N + pad) * size % _BANKS == at_once), vector)
 
 
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of jacobi.cu."""
     limits = torch.finfo(dtype)
     return {
-        **{name: getattr(layout, name) for name in ("N", "LANES", "TEAM", "MATRICES", "WARM", "IN_GLOBAL")},
+        **{name: getattr(layout, name) for name in layout._fields[: layout._fields.index("matrix")]},
         "REAL": nvrtc.REAL[dtype],
         "EPS": limits.eps,
         "LARGEST": limits.max,
@@ -135,7 +161,7 @@ class Grid(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _kernel(n: int, dtype: torch.dtype, device: int, batch: int, warm: bool) -> tuple[nvrtc.Kernel, Grid]:
-    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), lanes_for(n, dtype.itemsize, batch), warm)
+    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), division(n, dtype.itemsize, batch), warm)
     blocks = -(-batch // layout.MATRICES)
     workspace = blocks * layout.MATRICES * layout.matrix if layout.IN_GLOBAL else 0
     numbers = c_longlong(batch), c_int(n)

@@ -130,12 +130,15 @@ class Kernel:
 
 
 def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[int, int]) -> bytes:
-    source = (Path(__file__).parent / file).read_bytes()
+    folder = Path(__file__).parent
+    source, headers = (folder / file).read_bytes(), sorted(folder.glob("*.cuh"))
+    texts = (ctypes.c_char_p * len(headers))(*(header.read_bytes() for header in headers))
+    names = (ctypes.c_char_p * len(headers))(*(header.name.encode() for header in headers))
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     with _compiling:
         program = c_void_p()
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), len(headers), texts, names)
         failed = nvrtc.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
         )

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.kernels import jacobi
+from spectralgrad.kernels import jacobi, syev
 
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
@@ -43,9 +43,11 @@ EigenSolver = Solver | PowerDeflation
 RootSolver = EigenSolver | NewtonSchulz
 Whitening = Literal["zca", "pca"]
 
-_ONE_BLOCK = 128  # up to this n the Jacobi kernel beats cuSOLVER for a single matrix too
-_FEW = 4  # beyond it, from so many matrices on
-_CUSOLVER_BATCHES = 32  # the largest n for which cuSOLVER has a batched kernel
+# On CUDA: from how many matrices on the Jacobi kernel is faster than cuSOLVER's XsyevBatched, for n up to the number in
+# front; beyond the last n it never is. Measured on an H200; docs/speed.md has the times.
+_KERNEL_FROM = {torch.float32: ((128, 1), (192, 8)), torch.float64: ((64, 1), (96, 64))}
+_ONE_BLOCK = 128  # up to this n roots are taken by eigenvectors there, and beyond it by products
+_CUSOLVER_BATCHES = 32  # the largest n for which a cuSOLVER without XsyevBatched has a batched kernel
 _MANY = 768
 _INVERSE_ROOTS: tuple[Root, ...] = (
     "inverse sqrt",
@@ -63,16 +65,15 @@ class Auto(Solver):
     CPU: `Lapack` at every size and dtype. It is the most accurate, and with the batch spread over threads the
     fastest: plain-torch `Jacobi` needs about n sweeps' worth of small operations, each dearer than LAPACK's whole n = 16.
 
-    CUDA, real matrices: the kernel of `Jacobi`, for n up to 128 always and up to 512 from four matrices on; results/ has
-    the measured table. One large matrix is cuSOLVER's, which uses the whole device for it (H200, n = 256: 4.7 ms against
-    12 ms; but 256 of them 1146 ms against 33 ms).
+    CUDA, real matrices: the kernel of `Jacobi` wherever it is faster than cuSOLVER's batched routine, XsyevBatched: in
+    float32 for n up to 128, and up to 192 from eight matrices on; in float64 for n up to 64, and up to 96 from 64 matrices
+    on. Elsewhere, and for complex matrices, `Lapack`, which is that routine there. docs/speed.md has the times of both.
 
     Inverse square roots of n > 128 on CUDA need no eigenvectors: `inv_sqrtm` takes them by products (H200, 256 matrices of
     n = 256, forward and backward: 18 ms), as `NewtonSchulz` does. So do inverse fourth roots, `inv_root(M, 4)`.
 
-    CUDA without that kernel, or complex: `Lapack`, which is cuSOLVER there, but plain `Jacobi` for 768 or more matrices in
-    single precision of n > 32, which cuSOLVER takes one after the other (H200, n = 64, 2048 matrices: 1407 ms against
-    416 ms).
+    CUDA without XsyevBatched (before 12.6): the same, but plain `Jacobi` where the kernel does not run, for 768 or more
+    matrices in single precision of n > 32, which torch takes one after the other.
 
     >>> import spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(3))
@@ -84,13 +85,21 @@ class Auto(Solver):
             return _LAPACK
         n = H.shape[-1]
         batch = H.numel() // (n * n)
-        if jacobi.runs_on(H):
-            return _JACOBI if n <= _ONE_BLOCK or batch >= _FEW else _LAPACK
+        batched = syev.runs_on(H)
+        if jacobi.runs_on(H) and (not batched or _is_kernels(n, batch, H.dtype)):
+            return _JACOBI
+        if batched:
+            return _LAPACK
         single = H.dtype in (torch.float32, torch.complex64)
         return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)
+
+
+def _is_kernels(n: int, batch: int, dtype: torch.dtype) -> bool:
+    """Whether so many real matrices are decomposed faster by the Jacobi kernel than by XsyevBatched."""
+    return any(n <= largest and batch >= least for largest, least in _KERNEL_FROM[dtype])
 
 
 AUTO = Auto()

@@ -56,7 +56,7 @@ def decompose(
         return pairs
     H = hermitian_part(M)
     broken = _broken(H)
-    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve, solve_first)
+    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve, solve_first, look=H.device.type == "cpu")
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
@@ -99,7 +99,7 @@ def _checked_svd(who: str, A: Tensor, check: bool) -> Factors:
             require_finite(who, A, "A")
         return _solve(who, A, _svd)
     broken = _broken(A)
-    U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd)
+    U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd, look=A.device.type == "cpu")
     return (
         U.masked_fill(broken, torch.nan),
         S.masked_fill(broken[..., 0], torch.nan),
@@ -123,14 +123,21 @@ def _broken(x: Tensor) -> Tensor:
 
 
 def _solve(
-    who: str, H: Tensor, solve: Callable[[Tensor], Factors], solve_first: Callable[[Tensor], Factors] | None = None
+    who: str,
+    H: Tensor,
+    solve: Callable[[Tensor], Factors],
+    solve_first: Callable[[Tensor], Factors] | None = None,
+    look: bool = True,
 ) -> Factors:
-    """The factors of ``H``, by ``solve_first`` where it is given, and then by ``solve`` if that fails."""
+    """The factors of ``H``, by ``solve_first`` where it is given, and then by ``solve`` if that fails.
+
+    ``look``: whether they may be looked at; on the CPU they always may.
+    """
     try:
-        if H.device.type != "cpu":  # looking at the result would make the host wait: go to scale 1 beforehand
-            return _at_scale_1(solve_first or solve, H)
-        factors = (solve_first or solve)(H)
-        if are_finite(*factors):
+        first = solve_first or solve
+        # Elsewhere a result that is not looked at cannot be tried again at scale 1: go there beforehand.
+        factors = first(H) if H.device.type == "cpu" else _at_scale_1(first, H)
+        if not look or are_finite(*factors):
             return factors
     except LinAlgError:
         pass

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import LinAlgError
+from spectralgrad.kernels import syev
 
 from ..scaling import are_finite
+from . import cusolver
 from .base import Solver, compilable
-from .cusolver import JACOBI, carefully
 from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
@@ -43,6 +44,9 @@ def _checked_eigh_into(M: Tensor, out: tuple[Tensor, Tensor]) -> bool:
 class Lapack(Solver):
     """`torch.linalg.eigh`, with a CPU batch spread over threads.
 
+    On CUDA it is cuSOLVER's batched routine XsyevBatched, the same that `torch.linalg.eigh` takes since torch 2.12, called
+    without a wait. Where torch came without it (CUDA before 12.6) it is `torch.linalg.eigh`, which waits.
+
     The most accurate and the default on the CPU. Residual and orthogonality are a small multiple of ``n * eps``;
     small eigenvalues are accurate relative to the largest one, not to themselves.
 
@@ -56,11 +60,13 @@ class Lapack(Solver):
         if worth_spreading(H):
             w, V, _ = spread(_eigh_into, H)
             return w, V
-        if H.device.type == "cuda" and (H.is_complex() or H.shape[-1] <= JACOBI):
-            w, V = carefully(torch.linalg.eigh, H)
-        else:
-            w, V = torch.linalg.eigh(H)
+        if H.device.type == "cuda":
+            return cusolver.eigh(H)
+        w, V = torch.linalg.eigh(H)
         return w, V
+
+    def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        return cusolver.eigh_of_anything(M) if syev.runs_on(M) else None
 
     def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
         try:

@@ -1,0 +1,134 @@
+"""cuSOLVER's batched eigensolver, `cusolverDnXsyevBatched`, called directly.
+
+torch has it in its libraries since CUDA 12.6, but takes the matrices of a batch one after the other before torch 2.12, and
+waits for the result in every version. A call from here does neither.
+"""
+
+import ctypes
+import threading
+from ctypes import POINTER, byref, c_int, c_int64, c_size_t, c_void_p
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .devices import cuda_obstacle
+
+LARGEST_BATCH = 1 << 14  # of one call; it refuses some 32,000 and more (CUDA 13.0), whatever their size
+_TYPES = {torch.float32: (0, 0), torch.float64: (1, 1), torch.complex64: (4, 0), torch.complex128: (5, 1)}  # of A and w
+_VECTORS, _LOWER = 1, 0  # CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER
+_SONAMES = {"12": "libcusolver.so.11", "13": "libcusolver.so.12"}  # by CUDA's major version
+_handles = threading.local()  # a handle serves one thread at a time
+
+
+@lru_cache(maxsize=1)
+def _library() -> ctypes.CDLL | None:
+    """libcusolver as torch has it, or None where it is not found or too old."""
+    soname = _SONAMES.get((torch.version.cuda or "").split(".")[0])
+    if soname is None:
+        return None
+    beside_torch = sorted(str(path) for path in Path(torch.__file__).parents[1].glob(f"nvidia/*/lib/{soname}"))
+    for name in (soname, *beside_torch):
+        try:
+            library = ctypes.CDLL(name)
+            call, size = library.cusolverDnXsyevBatched, library.cusolverDnXsyevBatched_bufferSize
+        except (OSError, AttributeError):
+            continue
+        matrices = (c_void_p, c_void_p, c_int, c_int, c_int64, c_int, c_void_p, c_int64, c_int, c_void_p, c_int)
+        size.argtypes = (*matrices, POINTER(c_size_t), POINTER(c_size_t), c_int64)
+        call.argtypes = (*matrices, c_void_p, c_size_t, c_void_p, c_size_t, c_void_p, c_int64)
+        library.cusolverDnSetStream.argtypes = [c_void_p, c_void_p]
+        return library
+    return None
+
+
+@lru_cache
+def obstacle(device: torch.device) -> str | None:
+    """What keeps the routine from being called on ``device``, in words; None where it is."""
+    if (missing := cuda_obstacle(device)) is not None:
+        return missing
+    return None if _library() is not None else "torch came without a libcusolver that has XsyevBatched (CUDA 12.6 or newer)"
+
+
+def runs_on(H: Tensor) -> bool:
+    """Whether `eigh` takes matrices (*B, n, n) like ``H``."""
+    return (
+        H.is_cuda
+        and type(H) is Tensor
+        and H.dtype in _TYPES
+        and H.numel() > 0
+        and not torch._C._functorch.is_functorch_wrapped_tensor(H)
+        and obstacle(H.device) is None
+    )
+
+
+class Workspace(NamedTuple):
+    """Bytes that a batch takes."""
+
+    device: int
+    host: int
+
+
+def eigh(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Eigenvalues (*B, n), ascending, eigenvectors (*B, n, n) and int32 (*B,), not 0 where a matrix did not converge.
+
+    Args:
+        H: (*B, n, n), finite and Hermitian: its lower triangle is read. Contiguous; it is overwritten.
+    """
+    index, n = H.device.index, H.shape[-1]
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            return eigh(H)
+    flat = H.view(-1, n, n)
+    w = torch.empty(flat.shape[:-1], dtype=H.real.dtype, device=H.device)
+    failed = torch.empty(len(flat), dtype=torch.int32, device=H.device)
+    for part in range(0, len(flat), LARGEST_BATCH):
+        _call(flat[part : part + LARGEST_BATCH], w[part : part + LARGEST_BATCH], failed[part : part + LARGEST_BATCH])
+    # cuSOLVER counts columns first: it was given the conjugate of H, and its vectors lie in rows.
+    return w.view(H.shape[:-1]), H.mH, failed.view(H.shape[:-2])
+
+
+def _call(A: Tensor, w: Tensor, failed: Tensor) -> None:
+    library, device, (batch, n, _) = _library(), A.device.index, A.shape
+    assert library is not None
+    handle, options = _handle(device)
+    _require(library.cusolverDnSetStream(handle, torch._C._cuda_getCurrentRawStream(device)))
+    dtype, real = _TYPES[A.dtype]
+    work = _workspace(A.dtype, n, batch, device)
+    on_device = torch.empty(work.device, dtype=torch.uint8, device=A.device)
+    on_host = ctypes.create_string_buffer(work.host) if work.host else None
+    matrices = (_VECTORS, _LOWER, n, dtype, A.data_ptr(), n, real, w.data_ptr(), dtype)
+    space = (on_device.data_ptr(), work.device, on_host, work.host)
+    _require(library.cusolverDnXsyevBatched(handle, options, *matrices, *space, failed.data_ptr(), batch))
+
+
+@lru_cache(maxsize=1024)
+def _workspace(dtype: torch.dtype, n: int, batch: int, device: int) -> Workspace:
+    library = _library()
+    assert library is not None
+    on_device, on_host = c_size_t(), c_size_t()
+    kind, real = _TYPES[dtype]
+    matrices = (_VECTORS, _LOWER, n, kind, None, n, real, None, kind)
+    size = library.cusolverDnXsyevBatched_bufferSize
+    _require(size(*_handle(device), *matrices, byref(on_device), byref(on_host), batch))
+    return Workspace(on_device.value, on_host.value)
+
+
+def _handle(device: int) -> tuple[c_void_p, c_void_p]:
+    """This thread's cuSOLVER handle and its options for the current device; both live as long as the process."""
+    found: dict[int, tuple[c_void_p, c_void_p]] = _handles.__dict__.setdefault("by_device", {})
+    if device not in found:
+        library = _library()
+        assert library is not None
+        handle, options = c_void_p(), c_void_p()
+        _require(library.cusolverDnCreate(byref(handle)))
+        _require(library.cusolverDnCreateParams(byref(options)))
+        found[device] = handle, options
+    return found[device]
+
+
+def _require(code: int) -> None:
+    if code:
+        raise RuntimeError(f"cuSOLVER error {code} in XsyevBatched")

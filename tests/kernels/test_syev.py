@@ -1,0 +1,156 @@
+"""cuSOLVER's batched routine as we call it, on a stand-in for the library that runs on the CPU."""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from spectralgrad import counters
+from spectralgrad.kernels import syev
+from spectralgrad.linalg.solvers import cusolver
+from support import cases
+from support.families import families, faults
+
+NUMBERS = {0: np.float32, 1: np.float64, 4: np.complex64, 5: np.complex128}  # by cudaDataType
+DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
+HOST_BYTES, DEVICE_BYTES = 16, 64
+
+
+class Library:
+    """Takes what cuSOLVER takes, in its order, and decomposes by numpy: columns first, the lower triangle."""
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.streams: list[int] = []
+        self.failing: Sequence[int] = ()
+
+    def cusolverDnCreate(self, handle: object) -> int:
+        return 0
+
+    cusolverDnCreateParams = cusolverDnCreate
+
+    def cusolverDnSetStream(self, handle: object, stream: int) -> int:
+        self.streams.append(stream)
+        return 0
+
+    def cusolverDnXsyevBatched_bufferSize(self, *arguments: object) -> int:
+        _, _, jobz, uplo, n, kind, A, lda, _, w, compute, device, host, batch = arguments
+        assert (jobz, uplo, lda, compute, A, w) == (1, 0, n, kind, None, None)
+        device._obj.value, host._obj.value = DEVICE_BYTES * batch, HOST_BYTES  # type: ignore[attr-defined, operator]
+        return 0
+
+    def cusolverDnXsyevBatched(self, *arguments: int) -> int:
+        _, _, jobz, uplo, n, kind, A, lda, real, w, compute, _, bytes_, _, host_bytes, info, batch = arguments
+        if batch > syev.LARGEST_BATCH:
+            return 3
+        assert (jobz, uplo, lda, compute) == (1, 0, n, kind)
+        assert (bytes_, host_bytes) == (DEVICE_BYTES * batch, HOST_BYTES)
+        self.batches.append(batch)
+        memory = _array(A, NUMBERS[kind], (batch, n, n))
+        lower = np.tril(memory.swapaxes(-1, -2))  # columns first
+        H = lower + np.tril(lower, -1).swapaxes(-1, -2).conj()
+        values, vectors = np.linalg.eigh(H)
+        memory[:] = vectors.swapaxes(-1, -2)
+        _array(w, NUMBERS[real], (batch, n))[:] = values
+        _array(info, np.int32, (batch,))[:] = [i in self.failing for i in range(batch)]
+        return 0
+
+
+def _array(address: int, dtype: type, shape: tuple[int, ...]) -> np.ndarray:
+    bytes_ = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * bytes_).from_address(address), dtype).reshape(shape)
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> Library:
+    found = Library()
+    monkeypatch.setattr(syev, "_library", lambda: found)
+    monkeypatch.setattr(syev, "_handles", type(syev._handles)())
+    monkeypatch.setattr(syev, "runs_on", lambda H: H.numel() > 0)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 7, raising=False)
+    syev._workspace.cache_clear()
+    yield found  # type: ignore[misc]
+    syev._workspace.cache_clear()
+
+
+def hermitian(n: int, batch: int, dtype: torch.dtype) -> Tensor:
+    X = cases.random(batch, n, n, dtype=dtype)
+    return X @ X.mH / n
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_eigenpairs(n: int, dtype: torch.dtype, library: Library) -> None:
+    M = hermitian(n, 5, dtype)
+    w, V, failed = syev.eigh(M.clone())
+    assert not failed.any()
+    assert faults(["random"] * 5, M, w, V) == []
+    assert library.streams == [7]
+
+
+def test_a_large_batch_is_split(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syev, "LARGEST_BATCH", 4)
+    M = hermitian(3, 10, torch.float64)
+    w, V, _ = syev.eigh(M.clone())
+    assert library.batches == [4, 4, 2]
+    assert faults(["random"] * 10, M, w, V) == []
+
+
+def test_an_error_of_the_library_is_told(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "cusolverDnXsyevBatched", lambda *_: 3)
+    with pytest.raises(RuntimeError, match="cuSOLVER error 3"):
+        syev.eigh(hermitian(3, 2, torch.float32))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
+def test_any_scale_and_layout(scale: float, dtype: torch.dtype, library: Library) -> None:
+    names, M = families(6, dtype, ["plain"])
+    for X in (M * scale, (M * scale).mT, (M * scale).flip(0)[::2]):
+        w, V = cusolver.eigh_of_anything(X)
+        assert faults(names[: len(X)], X.contiguous(), w, V) == []
+
+
+def test_only_the_hermitian_part_counts_and_the_input_stays(library: Library) -> None:
+    X = cases.random(2, 5, 5, dtype=torch.complex128)
+    before = X.clone()
+    w, V = cusolver.eigh_of_anything(X)
+    assert torch.equal(X, before)
+    assert faults(["random"] * 2, (X + X.mH) / 2, w, V) == []
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_broken_matrix_spoils_no_other(value: float, library: Library) -> None:
+    M = hermitian(4, 3, torch.float32)
+    good = cusolver.eigh_of_anything(M)
+    M[1, 2, 0] = value
+    counters.reset_counts()
+    w, V = cusolver.eigh_of_anything(M)
+    assert counters.counts() == {"nonfinite_input": 1}
+    assert w[1].isnan().all()
+    assert V[1].isnan().all()
+    assert torch.equal(w[[0, 2]], good[0][[0, 2]])
+    assert torch.equal(V[[0, 2]], good[1][[0, 2]])
+
+
+def test_a_matrix_that_did_not_converge_is_nan_and_counted(library: Library) -> None:
+    library.failing = (2,)
+    counters.reset_counts()
+    w, V = cusolver.eigh_of_anything(hermitian(4, 3, torch.complex64))
+    assert counters.counts() == {"solver_failed": 1}
+    assert w.isnan().any(-1).tolist() == [False, False, True]
+    assert V.isnan().any(-1).any(-1).tolist() == [False, False, True]
+
+
+def test_entries_whose_squares_underflow_become_zero(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what makes cuSOLVER's results NaN in single precision."""
+    seen: list[Tensor] = []
+    call = syev.eigh
+    monkeypatch.setattr(syev, "eigh", lambda H: seen.append(H.clone()) or call(H))  # type: ignore[func-returns-value]
+    for dtype in (torch.float32, torch.complex64):
+        cusolver.eigh_of_anything(torch.tensor([[8.0, 1e-20], [1e-20, 4e-18]]).to(dtype))
+        assert seen[-1].real.tolist() == [[0.5, 0.0], [0.0, pytest.approx(2.5e-19)]]
