@@ -12,7 +12,7 @@ from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NVRTC = ["moments", "affine"], ["jacobi", "spectral"]
+TRITON, NVRTC = ["moments", "affine"], ["jacobi", "spectral", "power"]
 ALL = [*TRITON, *NVRTC, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -34,6 +34,7 @@ def test_all_run_on_a_hopper() -> None:
         "affine": "takes groups of up to 128 channels",
         "jacobi": "takes real matrices up to n = 512",
         "spectral": "takes real matrices up to n = 128, in float64 96",
+        "power": "takes real matrices up to n = 128, in float64 64",
         "whitening": "takes groups of up to 128 channels",
     }
 
