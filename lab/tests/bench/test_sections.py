@@ -244,6 +244,8 @@ ROWS = {
     "kernels": [f"{name}, tf32x3, channels_last" for name in on_request.PASSES],
     "layouts": [f"bfloat16, contiguous, {clock}" for clock in ("events", "wall clock", "CUDA graph")],
     "newton pooling": ["2x4x3x3", "error of the gradient"],
+    "power": ["SVD-PI, 2x8x3x3"],
+    "power both ways": ["PI, 2x8x3x3"],
 }
 
 

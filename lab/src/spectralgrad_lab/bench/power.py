@@ -1,5 +1,6 @@
 """A whitening step with the papers' power iterations on the GPU: what their kernels cost beside the exact gradient."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ OPTIONS: dict[str, dict[str, Any]] = dict(
 
 
 def time_power(case: Case, device: torch.device, effort: Effort) -> list[Row]:
-    """Milliseconds of DecorrelatedBatchNorm2d, forward + backward, with groups of d channels, by the iterations of a kind."""
+    """Milliseconds of DecorrelatedBatchNorm2d with groups of d channels, forward + backward, by iterations of one kind."""
     leaves = [normal(*case.shape, device=device, seed=seed).requires_grad_() for seed in range(SETS)]
     gradient = normal(*case.shape, device=device, seed=SETS)
     ours, exact = (
@@ -29,4 +30,5 @@ def time_power(case: Case, device: torch.device, effort: Effort) -> list[Row]:
         for options in (OPTIONS[case.kind], {})
     )
     times = measure(ours, (EXACT, exact), {}, device, effort)
-    return [timed_row(case, times, EXACT, at_least=False, kind="milliseconds")]
+    row = timed_row(case, times, EXACT, at_least=False, kind="milliseconds")
+    return [replace(row, case=f"{case.kind}, {case.label}")]

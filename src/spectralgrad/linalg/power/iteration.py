@@ -168,10 +168,8 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see ca
         rule: PowerIteration = ctx.rule
         given = [g for g in (gw, gV) if g is not None]
         if given and is_plain_backward(*given) and power.runs_on(V):
-            gM = power.pullback(w, V, kept, gw, gV, rule.steps, _is_two_sided(rule))
-        else:
-            gM = pullback(rule, w, V, kept, gw, gV)
-        return gM, None, None, None, None
+            return power.pullback(w, V, kept, gw, gV, rule.steps, _is_two_sided(rule)), None, None, None, None
+        return pullback(rule, w, V, kept, gw, gV), None, None, None, None
 
 
 class _PowerEighFunc(_PowerEigh):
