@@ -115,6 +115,18 @@ def test_void_eigenvalues_take_no_step(void: int, deflation: Any) -> None:
     )
 
 
+@pytest.mark.parametrize("deflation", DEFLATIONS)
+def test_quotients_of_any_vectors(deflation: Any) -> None:
+    """Vectors that are not orthonormal show every term of the deflation."""
+    rule, M, V = (
+        sg.PowerIteration(5, deflation=deflation),
+        cases.random_covariance(5, 2),
+        0.3 * cases.random(2, 5, 5, seed=9),
+    )
+    found = power.quotients(M, V, deflation == "two-sided")
+    torch.testing.assert_close(found, iteration.quotients(rule, M, M[..., 0], V))
+
+
 BREAKS: list[dict[str, float]] = [
     {"min_eigenvalue": 0.02},
     {"max_energy": 0.9},
@@ -218,6 +230,11 @@ def test_pi_stops_where_nothing_is_left() -> None:
     torch.testing.assert_close(V.norm(dim=-2), torch.ones(2, 4, dtype=torch.float64))
     assert kept.rows is not None
     assert bool((kept.rows[1, :, 1:4, 16] == 0).all())  # no step was taken
+
+
+def test_pi_of_a_matrix_that_dies_on_the_way() -> None:
+    """H^3 = 0: two steps move v, the others leave it, and its gradient goes on to those two. H need not be symmetric."""
+    assert_pi(torch.diag(torch.tensor([2.0, 3.0], dtype=torch.float64), 1).repeat(2, 1, 1), 5)
 
 
 def test_pi_with_a_start_of_zeros() -> None:
