@@ -12,7 +12,7 @@ from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "spectral"]
+TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "spectral", "power"]
 ALL = [*TRITON, *NOT_TRITON, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -35,6 +35,7 @@ def test_all_run_on_a_hopper() -> None:
         "jacobi": "takes real matrices up to n = 512",
         "syev": "takes batches of any size, real and complex: cuSOLVER's XsyevBatched",
         "spectral": "takes real matrices up to n = 128, in float64 96",
+        "power": "takes real matrices up to n = 128, in float64 64",
         "whitening": "takes groups of up to 128 channels",
     }
 

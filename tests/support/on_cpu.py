@@ -48,6 +48,6 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    for module in ("jacobi", "spectral"):
+    for module in ("jacobi", "power", "spectral"):
         getattr(spectralgrad.kernels, module)._kernel.cache_clear()
         getattr(spectralgrad.kernels, module)._compiled.cache_clear()

@@ -8,7 +8,7 @@ from spectralgrad_lab.bench.progress import Progress
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 
 
-@pytest.mark.parametrize("section", ["host", "kernels", "layouts", "newton", "settings", "style", "graph"])
+@pytest.mark.parametrize("section", ["host", "kernels", "layouts", "newton", "power", "settings", "style", "graph"])
 def test_a_section_measures(section: str) -> None:
     outcome = run.run(run.Options(gpu=True, quick=True, only=[section]), Progress())
     assert outcome.rows

@@ -235,6 +235,8 @@ SMALL = {
     "newton ratio": Case("newton", 4, 2, function="inv_sqrtm"),
     "newton bmm": Case("newton", 4, 2, function="bmm"),
     "newton pooling": Case("newton", 4, 2, 15.0, (2, 4, 3, 3), function="CovariancePool2d"),
+    "power": Case("power", 4, 2, 2.0, (2, 8, 3, 3), kind="SVD-PI"),
+    "power both ways": Case("power", 4, 2, 2.0, (2, 8, 3, 3), kind="PI"),
     "settings": Case("settings", 16, 2, shape=(2, 16, 3, 3), kind="sums"),
 }
 ROWS = {
@@ -242,6 +244,8 @@ ROWS = {
     "kernels": [f"{name}, tf32x3, channels_last" for name in on_request.PASSES],
     "layouts": [f"bfloat16, contiguous, {clock}" for clock in ("events", "wall clock", "CUDA graph")],
     "newton pooling": ["2x4x3x3", "error of the gradient"],
+    "power": ["SVD-PI, 2x8x3x3"],
+    "power both ways": ["PI, 2x8x3x3"],
 }
 
 

@@ -35,7 +35,11 @@ def numbers(outcome: Outcome) -> list[tuple[float, float]]:
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
-@pytest.mark.parametrize("trial", [BASE, ZCA, replace(ZCA, method="svd-pi", iterations=3)], ids=lambda t: t.method + t.layer)
+@pytest.mark.parametrize(
+    "trial",
+    [BASE, ZCA, replace(ZCA, method="svd-pi"), replace(ZCA, method="pi"), replace(ZCA, method="pi", layer="pca")],
+    ids=lambda t: t.method + t.layer,
+)
 def test_replayed_steps_are_those_launched_by_hand(trial: Trial, precision: str, tmp_path: Path) -> None:
     trial = replace(trial, precision=precision)
     by_hand, replayed = (

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import jacobi, nvrtc, spectral, syev, tiles
+from . import jacobi, nvrtc, power, spectral, syev, tiles
 
 
 class KernelStatus(NamedTuple):
@@ -21,7 +21,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
     Where a kernel does not run, or an input is larger than it takes, plain torch does the same work.
 
     >>> [found.name for found in status("meta") if not found.runs]
-    ['moments', 'affine', 'jacobi', 'syev', 'spectral', 'whitening']
+    ['moments', 'affine', 'jacobi', 'syev', 'spectral', 'power', 'whitening']
     >>> status("meta")[2].reason
     'needs a CUDA device, and this is meta'
     """
@@ -31,12 +31,14 @@ def status(device: torch.device | str) -> list[KernelStatus]:
     no_triton, no_nvrtc = tiles.obstacle(device), nvrtc.obstacle(device)
     group = tiles.largest_group(device)
     single, double = (0, 0) if no_nvrtc else (spectral.largest(dtype, device.index) for dtype in nvrtc.REAL)
+    power_single, power_double = (power.LARGEST[dtype] for dtype in nvrtc.REAL)
     return [
         _status("moments", no_triton, f"groups of up to {group} channels"),
         _status("affine", no_triton, f"groups of up to {group} channels"),
         _status("jacobi", no_nvrtc, f"real matrices up to n = {jacobi.LARGEST}"),
         _status("syev", syev.obstacle(device), "batches of any size, real and complex: cuSOLVER's XsyevBatched"),
         _status("spectral", no_nvrtc, f"real matrices up to n = {single}, in float64 {double}"),
+        _status("power", no_nvrtc, f"real matrices up to n = {power_single}, in float64 {power_double}"),
         _status("whitening", no_nvrtc or no_triton, f"groups of up to {min(group, single)} channels"),
     ]
 

@@ -7,6 +7,7 @@ launch costs some microseconds of Python, a third of Triton's.
 import ctypes
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_double, c_int, c_longlong, c_void_p
 from functools import lru_cache
 from pathlib import Path
@@ -67,6 +68,11 @@ def takes(x: Tensor) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         and obstacle(x.device) is None
     )
+
+
+def on_device(device: int) -> AbstractContextManager[None]:
+    """A block in which ``device`` is the current device, as `Kernel.launch` asks for."""
+    return nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 @lru_cache(maxsize=64)
@@ -131,10 +137,8 @@ class Kernel:
 
 def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[int, int]) -> bytes:
     folder = Path(__file__).parent
-    source, headers = (folder / file).read_bytes(), sorted(folder.glob("*.cuh"))
-    texts = (ctypes.c_char_p * len(headers))(*(header.read_bytes() for header in headers))
-    names = (ctypes.c_char_p * len(headers))(*(header.name.encode() for header in headers))
-    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    source = (folder / file).read_bytes()
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", f"--include-path={folder}"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     with _compiling:
         program = c_void_p()

@@ -3,27 +3,16 @@
 // F is the Loewner matrix of divided differences, written without cancellation; linalg/scalars.py has the formulas and is
 // the twin of all this. Eigenvalues at the border of the domain are clamped as there.
 //
-// All products are sums over k of left[k][i] right[k][j], so that a thread reads its entries of a row 16 bytes at a time. It
-// owns TILE x TILE entries of the result: TILE = 4 neighbours, or for TILE = 8 four neighbours in each half of the row.
-//
 // The derivative is taken at scale 1 and scaled back last, by powers of two, so that nothing overflows on the way: G always,
 // eigenvalues outside ORDINARY. What overflows in the end becomes the largest number, in the value too.
 //
 // Compile-time: REAL (float or double), EPS, TINY (the smallest number), LARGEST, N (n rounded up to a multiple of TILE), TILE, KIND (the function), BORDER (what
 // becomes of eigenvalues that are zero to rounding), FLOOR (1: eigenvalues below `floor` are replaced by it).
 
-#ifndef SHARED
-#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
-#endif
-typedef long long int64;
-typedef REAL real;
+#include "products.cuh"
 
 enum ScalarFunction { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
 enum Border { NOTHING, TO_ZERO, TO_ROUNDING, NOT_NEGATIVE };
-constexpr int SIDE = N / TILE;     // threads along a row
-constexpr int THREADS = SIDE * SIDE;
-constexpr int STRIDE = N + 4;   // keeps rows aligned and spreads columns over banks
-struct alignas(16) Four { real x[4]; };
 constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/scalars.py
 constexpr int ORDINARY = sizeof(real) == 4 ? 20 : 200;  // |exponent| of eigenvalues whose powers are no trouble
 constexpr int NO_EXPONENT = -100000;
@@ -104,50 +93,6 @@ __device__ __forceinline__ Scaling scaling(const real* w, int n, real alpha, rea
     k += k & 1;  // even, for the exponents of square roots
     return {k, real(0), (degree - 1) * k};
 }
-
-// Where entry v of part r lies in a row of N, for thread t of SIDE.
-__device__ __forceinline__ int at(int t, int v) { return v / 4 * (N / 2) + 4 * t + v % 4; }
-
-__device__ __forceinline__ void read(const real* row, int t, real (&x)[TILE]) {
-    #pragma unroll
-    for (int part = 0; part < TILE / 4; ++part) {
-        const Four four = *reinterpret_cast<const Four*>(row + at(t, 4 * part));
-        #pragma unroll
-        for (int v = 0; v < 4; ++v) x[4 * part + v] = four.x[v];
-    }
-}
-
-// acc = sum over k < n of left[k][i] scale[k] right[k][j], for the entries (i, j) that this thread owns; no scale: 1.
-__device__ __forceinline__ void product(real (&acc)[TILE][TILE], int n, const real* left, const real* right, const real* scale) {
-    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    #pragma unroll
-    for (int r = 0; r < TILE; ++r)
-        #pragma unroll
-        for (int c = 0; c < TILE; ++c) acc[r][c] = 0;
-    #pragma unroll 4
-    for (int k = 0; k < n; ++k) {
-        real a[TILE], b[TILE];
-        read(left + k * STRIDE, y, a);
-        read(right + k * STRIDE, x, b);
-        #pragma unroll
-        for (int r = 0; r < TILE; ++r) {
-            const real f = scale ? a[r] * scale[k] : a[r];
-            #pragma unroll
-            for (int c = 0; c < TILE; ++c) acc[r][c] += f * b[c];
-        }
-    }
-}
-
-template <class Put>
-__device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
-    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    #pragma unroll
-    for (int r = 0; r < TILE; ++r)
-        #pragma unroll
-        for (int c = 0; c < TILE; ++c) put(at(y, r), at(x, c), acc[r][c]);
-}
-
-__device__ __forceinline__ real inside(const real* X, int n, int i, int j) { return i < n && j < n ? X[i * n + j] : real(0); }
 
 // out = V diag(f(w)) V^T; for KIND GIVEN diag(given). Adds the number of eigenvalues that are zero to rounding to *clamped.
 // `scaled`, unless it is null, gets the rows of out times `weight` (n for each matrix), or times 1 where that is null.

@@ -3,7 +3,6 @@
 The plain-torch twin is `linalg.functions.Spectral` with linalg/scalars.py.
 """
 
-from contextlib import AbstractContextManager, nullcontext
 from ctypes import c_double, c_int
 from functools import lru_cache
 from typing import NamedTuple
@@ -108,7 +107,7 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
     """
     V, w, given = V.contiguous(), w.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
-    with _device_of(V):
+    with nvrtc.on_device(V.device.index):
         _launch("value", function, _matrices(V), addresses(V, w, given, out, None, None, clamped))
     return out
 
@@ -117,7 +116,7 @@ def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | N
     """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
     V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
     out = torch.empty_like(V)
-    with _device_of(V):
+    with nvrtc.on_device(V.device.index):
         _launch("derivative", function, _matrices(V), [*addresses(V, w, given, G, out), _ONCE])
     return out
 
@@ -146,11 +145,6 @@ def _launch(name: str, function: ScalarFunction, matrices: Matrices, arguments: 
 def _matrices(V: Tensor) -> Matrices:
     n = V.shape[-1]
     return Matrices(V.numel() // (n * n), n, V)
-
-
-def _device_of(V: Tensor) -> AbstractContextManager[None]:
-    device = V.device.index
-    return nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ Both derivatives are computed at scale 1 where they would overflow or underflow 
 potential says how it does so, in `at_scale_1`.
 """
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import torch
@@ -191,6 +192,27 @@ def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
 def _differentiated_again() -> bool:
     """Whether what a backward pass computes now may be differentiated again: create_graph, forward mode, torch.func."""
     return torch.is_grad_enabled() or in_transform()
+
+
+def is_plain_backward(*cotangents: Tensor) -> bool:
+    """Whether nothing looks into what a backward pass does with these: then a kernel may do it."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and not _differentiated_again() and not any(map(in_batched_backward, cotangents))
+
+
+def composed_gradients(
+    needed: Sequence[bool], composition: Callable[..., Any], inputs: tuple[Any, ...], grads: tuple[Any, ...]
+) -> list[Any]:
+    """The gradients of those inputs that are needed through autograd's own composition, differentiable again.
+
+    Taken at aliases of the inputs: at the inputs themselves they would include paths from one to another.
+    """
+    with torch.enable_grad():
+        aliases = [x.view_as(x) if need else x for x, need in zip(inputs, needed, strict=True)]
+        out = composition(*aliases)
+    wanted = [x for x, need in zip(aliases, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, grads, create_graph=torch.is_grad_enabled()))
+    return [next(found) if need else None for need in needed]
 
 
 def refuse_third_derivative() -> NoReturn:

@@ -23,7 +23,7 @@ from torch.autograd import Function
 from spectralgrad.kernels import buffers, whitening
 from spectralgrad.kernels.affine import combine, transform, transform_sums
 from spectralgrad.kernels.moments import grouped_moments
-from spectralgrad.linalg.calculus import call
+from spectralgrad.linalg.calculus import call, composed_gradients
 
 from . import statistics
 
@@ -95,19 +95,6 @@ def mean_and_scatter(x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     return call(_MeanAndScatter, x, groups)  # type: ignore[no-any-return]
 
 
-def _composed_gradients(ctx: Any, composition: Composition, inputs: tuple[Any, ...], grads: tuple[Any, ...]) -> list[Any]:
-    """The gradients of the first inputs through autograd's own composition, differentiable again.
-
-    Taken at aliases of the inputs: at the inputs themselves they would include paths from one to another.
-    """
-    needed = ctx.needs_input_grad[: len(inputs)]
-    aliases = [x.view_as(x) if need else x for x, need in zip(inputs, needed, strict=True)]
-    out = composition(*aliases)
-    wanted = [x for x, need in zip(aliases, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, grads, create_graph=True))
-    return [next(found) if need else None for need in needed]
-
-
 def scaled(weight: Tensor | None, A: Tensor) -> Tensor:
     """weight (C,) times the rows of A (groups, d, d)."""
     return A if weight is None else weight.to(A.dtype).view(A.shape[0], A.shape[1], 1) * A
@@ -128,7 +115,7 @@ class _Normalize(Function):
         x, weight, bias, B = ctx.saved_tensors
         small: ScatterMap = ctx.small
         if torch.is_grad_enabled():
-            return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
+            return *composed_gradients(ctx.needs_input_grad[:3], ctx.composition, (x, weight, bias), (g,)), None, None
         Q, s = transform_sums(g, x, len(B), small.mean, small.correction)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
@@ -154,7 +141,7 @@ class _Whiten(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return *_composed_gradients(ctx, ctx.composition, (x, weight, bias), (g,)), None, None
+            return *composed_gradients(ctx.needs_input_grad[:3], ctx.composition, (x, weight, bias), (g,)), None, None
         needs = ctx.needs_input_grad
         dx, dweight, dbias = whitening.backward(g, x, weight, ctx.kept, needs[0])
         return dx, dweight if needs[1] else None, dbias if needs[2] else None, None, None
@@ -172,7 +159,7 @@ class _Transform(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, B, mean, bias = ctx.saved_tensors
         if torch.is_grad_enabled():
-            return tuple(_composed_gradients(ctx, statistics.transform, (x, B, mean, bias), (g,)))
+            return tuple(composed_gradients(ctx.needs_input_grad, statistics.transform, (x, B, mean, bias), (g,)))
         needs = ctx.needs_input_grad
         dx = transform(g, B, None, None, None, transposed=True) if needs[0] else None
         if not any(needs[1:4]):
@@ -197,6 +184,6 @@ class _MeanAndScatter(Function):
         x, mean, correction = ctx.saved_tensors
         if torch.is_grad_enabled():
             plain = partial(statistics.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
-            return *_composed_gradients(ctx, plain, (x,), (g_mean, g_scatter)), None
+            return *composed_gradients(ctx.needs_input_grad[:1], plain, (x,), (g_mean, g_scatter)), None
         samples = x.numel() // x.shape[1]
         return transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, correction, g_mean / samples), None

@@ -26,7 +26,7 @@ def whitening_of(d: int) -> Norm:
     return lambda channels: sg.nn.DecorrelatedBatchNorm2d(channels, group_size=d)
 
 
-def _layer_step(layer: Callable[[Tensor], Tensor], leaves: list[Tensor], gradient: Tensor) -> Call:
+def layer_step(layer: Callable[[Tensor], Tensor], leaves: list[Tensor], gradient: Tensor) -> Call:
     """Forward + backward to the input and to the layer's parameters."""
     parameters = list(layer.parameters()) if isinstance(layer, Module) else []
     return lambda i: torch.autograd.grad(layer(leaves[i]), [leaves[i], *parameters], gradient)
@@ -41,9 +41,9 @@ def time_whitening(case: Case, device: torch.device, effort: Effort) -> list[Row
     optional: dict[str, Build] = {}
     kornia = peers.kornia_whitening(eps=1e-4) if case.d == channels else None
     if kornia is not None:
-        optional[peers.KORNIA] = lambda: _layer_step(kornia, leaves, gradient)
-    baseline = (BATCH_NORM, _layer_step(BatchNorm2d(channels).to(device), leaves, gradient))
-    times = measure(_layer_step(ours, leaves, gradient), baseline, optional, device, effort)
+        optional[peers.KORNIA] = lambda: layer_step(kornia, leaves, gradient)
+    baseline = (BATCH_NORM, layer_step(BatchNorm2d(channels).to(device), leaves, gradient))
+    times = measure(layer_step(ours, leaves, gradient), baseline, optional, device, effort)
     return [timed_row(case, times, BATCH_NORM, at_least=False)]
 
 
@@ -111,7 +111,7 @@ def time_pooling(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     leaves = [normal(*case.shape, device=device, seed=seed).requires_grad_() for seed in range(SETS)]
     pool = sg.nn.CovariancePool2d(case.shape[1], reduced=None).to(device)
     g = normal(case.shape[0], pool.out_features, device=device, seed=SETS)
-    times = measure(_layer_step(pool, leaves, g), (peers.TORCH, _layer_step(_torch_pool, leaves, g)), {}, device, effort)
+    times = measure(layer_step(pool, leaves, g), (peers.TORCH, layer_step(_torch_pool, leaves, g)), {}, device, effort)
     found, failed = {}, {}
     layers: dict[str, Callable[[Tensor], Tensor]] = {peers.OURS: pool, peers.TORCH: _torch_pool}
     for name, layer in layers.items():

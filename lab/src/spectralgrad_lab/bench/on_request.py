@@ -18,6 +18,7 @@ SECTIONS = {
     "kernels": "device time of the passes of a whitening layer, from a CUDA graph",
     "layouts": "whitening / batch norm by dtype and memory format: by events, by the wall clock, as a CUDA graph",
     "newton": "roots by products, products in float64 / in float32; a batched product; pooling of a small map",
+    "power": "milliseconds of a whitening step by the papers' power iterations, 19 steps, beside the exact gradient",
     "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
 }
 PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
@@ -31,6 +32,8 @@ OF_ROOTS = (*MATRIX_ROOTS, SINGULAR_SAMPLES, ZCA)  # the functions of `gradients
 LIMIT_FROM_SAMPLES = 1e-6  # powm(X X^T / n, 0.5) with n < d and no eps, float64
 RULES = ("Exact", "Taylor(9)", "Analytic")
 PASSES = ("moments", "transform", "sums", "combine")
+POWER_KINDS = ("SVD-PI", "PI")
+POWER_TARGETS = {16: 2.0, 64: 8.0}  # milliseconds, by d
 GROUP_SIZES = (4, 8, 16, 32, 64)
 MAPS = (128, 64, 32, 32)
 
@@ -82,6 +85,10 @@ def _newton(sizes: tuple[int, ...], batches: tuple[int, ...]) -> list[Case]:
     return [*products, *roots, milliseconds, Case("newton", 256, 128, 15.0, (128, 256, 7, 7), function="CovariancePool2d")]
 
 
+def _power(sizes: tuple[int, ...]) -> list[Case]:
+    return [Case("power", d, 128, POWER_TARGETS[d], MAPS, kind=kind) for kind in POWER_KINDS for d in sizes]
+
+
 def _settings(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("settings", d, 128, shape=MAPS, kind=name) for d in sizes for name in PASSES]
 
@@ -110,6 +117,7 @@ GPU = [
     *_kernels(GROUP_SIZES),
     *_layouts(GROUP_SIZES),
     *_newton((64, 128, 192, 256, 512), (16, 64, 256)),
+    *_power((16, 64)),
     *_settings((16, 32, 64)),
 ]
 GPU_QUICK = [
@@ -118,6 +126,7 @@ GPU_QUICK = [
     *_kernels((16,)),
     *_layouts((16,)),
     *_newton((256,), (16,)),
+    *_power((16,)),
     *_settings((16,)),
 ]
 

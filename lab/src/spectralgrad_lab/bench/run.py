@@ -54,6 +54,7 @@ TASKS: dict[str, Task] = {
     "kernels": _later("kernels", "time_kernels"),
     "layouts": _later("kernels", "time_layouts"),
     "newton": _later("newton", "time_newton"),
+    "power": _later("power", "time_power"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps

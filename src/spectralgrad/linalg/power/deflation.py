@@ -1,14 +1,18 @@
 """Power iteration with deflation from a random start: the papers' «PI»."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole
 
+from ..calculus import call, composed_gradients, in_transform, is_plain_backward
 from ..precision import matmul
 
 
@@ -46,25 +50,51 @@ class PowerDeflation:
 
     def iterate(self, H: Tensor) -> tuple[Tensor, Tensor]:
         """Differentiable approximate eigenpairs, ascending: w (*B, n), V (*B, n, n)."""
-        n = H.shape[-1]
         if H.numel() == 0:
             return H.new_empty(H.shape[:-1], dtype=H.real.dtype), H
-        size = H.detach().abs().amax((-2, -1), keepdim=True)
-        size = torch.where(size > 0, size, 1)  # squares below neither overflow nor underflow after it
-        H = H / size
-        start = torch.randn(*H.shape[:-1], n, generator=self.generator, dtype=H.dtype, device=H.device)
-        values, vectors = [], []
-        for i in range(n):
-            v = _normalize(start[..., i, None])  # (*B, n, 1)
-            for _ in range(self.steps):
-                v = _normalize(matmul(H, v), otherwise=v)
-            Hv = matmul(H, v)
-            values.append((v.conj() * Hv).sum((-2, -1)).real)
-            vectors.append(v[..., 0])
-            H = H - matmul(Hv, v.mH)
-        w, order = (torch.stack(values, -1) * size[..., 0]).sort(-1)
-        V = torch.stack(vectors, -1)
-        return w, V.gather(-1, order.unsqueeze(-2).expand_as(V))
+        start = torch.randn(*H.shape, generator=self.generator, dtype=H.dtype, device=H.device)
+        if torch.compiler.is_compiling() or in_transform() or not power.runs_on(H):
+            return iterated(H, start, self.steps)
+        w, V = call(_Iterated, H, start, self.steps)
+        return w, V
+
+
+class _Iterated(Function):
+    """`iterated` in kernels. What autograd would look into is another way: its own composition, from the same start."""
+
+    @staticmethod
+    def forward(ctx: Any, H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        w, V, kept = power.iterate(H, start, steps, keep=ctx.needs_input_grad[0])
+        ctx.steps = steps
+        ctx.save_for_backward(H, start, *kept)
+        return w, V
+
+    @staticmethod
+    def backward(ctx: Any, gw: Tensor, gV: Tensor) -> tuple[Tensor | None, None, None]:
+        H, start, *kept = ctx.saved_tensors
+        if not is_plain_backward(gw, gV):
+            plain = partial(iterated, start=start, steps=ctx.steps)
+            return *composed_gradients(ctx.needs_input_grad[:1], plain, (H,), (gw, gV)), None, None
+        return power.retrace(H, power.Kept(*kept), gw, gV, ctx.steps), None, None
+
+
+def iterated(H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """`PowerDeflation.iterate` of (*B, n, n) matrices from the columns of ``start`` (*B, n, n), in plain torch."""
+    size = H.detach().abs().amax((-2, -1), keepdim=True)
+    size = torch.where(size > 0, size, 1)  # squares below neither overflow nor underflow after it
+    H = H / size
+    values, vectors = [], []
+    for i in range(H.shape[-1]):
+        v = _normalize(start[..., i, None])  # (*B, n, 1)
+        for _ in range(steps):
+            v = _normalize(matmul(H, v), otherwise=v)
+        Hv = matmul(H, v)
+        values.append((v.conj() * Hv).sum((-2, -1)).real)
+        vectors.append(v[..., 0])
+        H = H - matmul(Hv, v.mH)
+    w, order = (torch.stack(values, -1) * size[..., 0]).sort(-1)
+    V = torch.stack(vectors, -1)
+    return w, V.gather(-1, order.unsqueeze(-2).expand_as(V))
 
 
 def _normalize(v: Tensor, otherwise: Tensor | None = None) -> Tensor:

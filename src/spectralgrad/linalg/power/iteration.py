@@ -11,7 +11,8 @@ v <- M_i v / |M_i v| started at the constant v_i (NIPS19 eq. 16). With P = I - v
 
 and the gradient flows on through the Rayleigh quotients and the deflation. Loops run over eigenvectors and steps;
 every operation is batched over matrices. The deflated matrices are rebuilt from the eigenpairs, so those are all
-that is saved.
+that is saved. Where kernels/power.py runs, it does the quotients and the gradient; the loops here are its twin, and stay
+for complex and large matrices, torch.func, torch.compile and second derivatives.
 """
 
 from dataclasses import dataclass
@@ -22,9 +23,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
-from ..calculus import batched, call
+from ..calculus import batched, call, is_plain_backward
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
 from ..solvers import Solver, decompose
@@ -91,9 +93,23 @@ def power_eigh(
 def _deflate(rule: PowerIteration, M: Tensor, v: Tensor) -> Tensor:
     """M with the eigenvector v (*B, n, 1) removed."""
     M = M - matmul(matmul(M, v), v.mH)
-    if rule.deflation == "two-sided":
+    if _is_two_sided(rule):
         M = M - matmul(v, matmul(v.mH, M))
     return M
+
+
+def quotients(rule: PowerIteration, M: Tensor, w: Tensor, V: Tensor) -> Tensor:
+    """Rayleigh quotients (*B, n) of the deflated matrices, in the order of the eigenpairs, which is ascending."""
+    rest, found = hermitian_part(M), []
+    for i in reversed(range(V.shape[-1])):
+        v = V[..., i, None]
+        found.append(_rayleigh(rest, v))
+        rest = _deflate(rule, rest, v)
+    return torch.stack(found[::-1], -1) if found else w
+
+
+def _is_two_sided(rule: PowerIteration) -> bool:
+    return rule.deflation == "two-sided"
 
 
 def _rayleigh(M: Tensor, v: Tensor) -> Tensor:
@@ -132,16 +148,10 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see ca
         w, V = decompose(who, M, solver, tolerance)
         if tolerance is not None:
             require_not_negative(f"{who} with PowerIteration", w, "Alg. 1 is for covariances; take gradient=Lorentzian().")
-        w, V = w.flip(-1), V.flip(-1)
-        rest = hermitian_part(M)
-        quotients = []
-        for i in range(V.shape[-1]):
-            v = V[..., i, None]
-            quotients.append(_rayleigh(rest, v))
-            rest = _deflate(rule, rest, v)
-        rayleigh = torch.stack(quotients, -1) if quotients else w
-        kept = kept_pairs(rule, w, rayleigh)
-        return torch.where(kept, rayleigh, w).flip(-1), V.flip(-1), kept.flip(-1)
+        in_kernel = not torch.compiler.is_compiling() and power.runs_on(V)
+        rayleigh = power.quotients(M, V, _is_two_sided(rule)) if in_kernel else quotients(rule, M, w, V)
+        kept = kept_pairs(rule, w.flip(-1), rayleigh.flip(-1)).flip(-1)
+        return torch.where(kept, rayleigh, w), V, kept
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -155,7 +165,11 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see ca
     @staticmethod
     def backward(ctx: Any, gw: Tensor | None, gV: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None, None]:
         w, V, kept = ctx.saved_tensors
-        return _pullback(ctx.rule, w, V, kept, gw, gV), None, None, None, None
+        rule: PowerIteration = ctx.rule
+        given = [g for g in (gw, gV) if g is not None]
+        if given and is_plain_backward(*given) and power.runs_on(V):
+            return power.pullback(w, V, kept, gw, gV, rule.steps, _is_two_sided(rule)), None, None, None, None
+        return pullback(rule, w, V, kept, gw, gV), None, None, None, None
 
 
 class _PowerEighFunc(_PowerEigh):
@@ -182,9 +196,10 @@ def _deflated(rule: PowerIteration, w: Tensor, V: Tensor) -> list[Tensor]:
     return matrices
 
 
-def _pullback(
+def pullback(
     rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, gw: Tensor | None, gV: Tensor | None
 ) -> Tensor | None:
+    """The gradient of M (*B, n, n) for those of w and V; None for zero."""
     if gw is None and gV is None:
         return None
     n = V.shape[-1]
@@ -195,7 +210,7 @@ def _pullback(
         v, g = V[..., i, None], gV[..., i, None]
         Mv = matmul(M_i, v)
         # Deflation, M' = M - M v v^H, and then the projection from the left where it is two-sided.
-        if rule.deflation == "two-sided":
+        if _is_two_sided(rule):
             right = M_i - matmul(Mv, v.mH)
             g = g - matmul(gM, matmul(right.mH, v)) - matmul(right, matmul(gM.mH, v))
             gM = gM - matmul(v, matmul(v.mH, gM))
@@ -229,7 +244,7 @@ def _pushforward(rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, E: Te
         Mv = matmul(M_i, v)
         right = M_i - matmul(Mv, v.mH)
         dM = dM - matmul(dMv + matmul(M_i, dv), v.mH) - matmul(Mv, dv.mH)
-        if rule.deflation == "two-sided":
+        if _is_two_sided(rule):
             dM = dM - matmul(dv, matmul(v.mH, right)) - matmul(v, matmul(dv.mH, right) + matmul(v.mH, dM))
     if n == 0:
         return w, V
