@@ -87,7 +87,8 @@ def _series(S: Tensor) -> Tensor:
     S3, S4 = matmul(S2, S), matmul(S2, S2)
     coefficients = _coefficients(S)  # (4, 4)
     powers = torch.stack([S, S2, S3, S4]).flatten(1)  # (4, n^2)
-    *rest, E = matmul(coefficients, powers).view(_POWERS, n, n)
+    *rest, last = matmul(coefficients, powers).view(_POWERS, n, n).unbind()
+    E: Tensor = last
     for B in reversed(rest):
         E = torch.addmm(B, S4, E)
     return E
