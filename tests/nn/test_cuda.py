@@ -10,6 +10,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 import spectralgrad as sg
+from spectralgrad.kernels import whitening_ops
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenoise2d, WhitenColor2d
 from support import cases
 from support.gpu import captured, error, matmul_precision
@@ -97,12 +98,82 @@ def test_evaluation_follows_training(rule: sg.Rule, record_property: Note) -> No
     assert worst <= 1e-6
 
 
-def test_compiled(record_property: Note) -> None:
-    x = images(8, 16, 6, 6)
-    layer = DecorrelatedBatchNorm2d(16, 8).cuda()
-    expected = copy.deepcopy(layer)(x)
+COMPILED: dict[str, dict[str, object]] = {
+    "d=16": {"group_size": 16},
+    "d=64": {"group_size": 64, "eps": 1e-2, "momentum": 0.5},
+    "no weight": {"group_size": 4, "affine": False},
+    "untracked": {"group_size": 8, "track_running_stats": False},
+}
+
+
+def compiled_and_eager(
+    options: str, dtype: torch.dtype, last: bool, mode: str | None
+) -> tuple[list[dict[str, Tensor]], list[str], int]:
+    """What four training steps give and leave, eager and compiled; the backward nodes; and how often it was compiled."""
     torch.compiler.reset()
-    record_property("difference", difference := error(torch.compile(layer, fullgraph=True)(x), expected))
+    counter = torch._dynamo.utils.counters
+    counter.clear()
+    found, nodes = [], []
+    for compile_it in (False, True):
+        torch.manual_seed(0)
+        layer = DecorrelatedBatchNorm2d(64, **COMPILED[options]).cuda()  # type: ignore[arg-type]
+        call = torch.compile(layer, fullgraph=True, mode=mode) if compile_it else layer
+        results: dict[str, Tensor] = {}
+        for step in range(4):
+            x = features(16, 64, 8, 8, seed=step, last=last).to(dtype).requires_grad_()
+            g = cases.random(16, 64, 8, 8, dtype=torch.float32, seed=9 + step).cuda().to(dtype)
+            if mode == "reduce-overhead" and compile_it:
+                torch.compiler.cudagraph_mark_step_begin()
+            y = call(x)
+            y.backward(g)
+            assert y.stride() == x.stride()
+            results |= {f"y {step}": y.detach().clone(), f"dx {step}": x.grad.clone()}
+        nodes.append(type(y.grad_fn).__name__)
+        results |= {f"d{name}": p.grad.clone() for name, p in layer.named_parameters()}
+        found.append(results | {name: buffer.clone() for name, buffer in layer.named_buffers()})
+    return found, nodes, counter["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("options", COMPILED)
+@pytest.mark.parametrize(
+    ("dtype", "last"), [(torch.float32, False), (torch.bfloat16, True)], ids=["float32", "bfloat16 last"]
+)
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+def test_compiled_steps_are_the_eager_ones(
+    options: str, dtype: torch.dtype, last: bool, mode: str | None, record_property: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values, gradients and running statistics, by the same kernels, compiled once."""
+    launched: list[bool] = []
+    whiten = whitening_ops.whitening.forward
+    monkeypatch.setattr(whitening_ops.whitening, "forward", lambda *args: (launched.append(True), whiten(*args))[1])
+    (want, got), nodes, graphs = compiled_and_eager(options, dtype, last, mode)
+    assert nodes[0] == "_WhitenBackward"
+    assert len(launched) >= 4 + (4 if mode is None else 1)  # four eager steps; replays of a graph do not come here
+    assert graphs == 1
+    assert got.keys() == want.keys()
+    record_property("difference", worst := max(error(got[key], value) for key, value in want.items()))
+    assert worst <= (1e-5 if dtype == torch.float32 else 1e-2)
+
+
+def test_compiled_counts_what_is_not_finite() -> None:
+    torch.compiler.reset()
+    layer = torch.compile(DecorrelatedBatchNorm2d(16, 8).cuda(), fullgraph=True)
+    x = images(8, 16, 6, 6)
+    layer(x)
+    before = sg.counts().get("nonfinite_input", 0)
+    x[0, 0, 0, 0] = float("nan")
+    assert layer(x)[:, :8].isnan().all()
+    assert sg.counts()["nonfinite_input"] == before + 1
+
+
+def test_compiled_evaluation(record_property: Note) -> None:
+    torch.compiler.reset()
+    layer = DecorrelatedBatchNorm2d(16, 8).cuda()
+    x = images(8, 16, 6, 6)
+    compiled = torch.compile(layer, fullgraph=True)
+    compiled(x)
+    layer.eval()
+    record_property("difference", difference := error(compiled(x), layer(x)))
     assert difference <= 1e-5
 
 

@@ -28,7 +28,7 @@ def single(_: BatchStatistics, x: Tensor) -> bool:
 
 plain: Choose = partial(route_of, takes=never)
 one_node: Choose = partial(route_of, takes=always, takes_step=never)  # with the kernels' twins, in any dtype
-kernels: Choose = partial(route_of, takes=always, takes_step=single)
+kernels: Choose = partial(route_of, takes=always, takes_step=single, compiles_step=single)
 
 
 def take(patch: pytest.MonkeyPatch, choose: Choose) -> None:

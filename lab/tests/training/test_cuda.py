@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
+import spectralgrad as sg
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
@@ -58,7 +60,24 @@ def test_a_resumed_run_ends_as_an_unbroken_one(tmp_path: Path) -> None:
     assert numbers(run_trial(ZCA, store, device="cuda")) == numbers(whole)
 
 
-def test_what_waits_for_the_host_is_launched_by_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("NOG",), ("OLR",), ("OW",), ("SN",), ("OL",), ("NOG", "OW", "OLR")], ids="-".join)
+def test_steps_with_treatments_are_captured(names: tuple[str, ...], tmp_path: Path) -> None:
+    trial = replace(ZCA, treatments=names)
+    by_hand, replayed, plain = (
+        run_trial(trial, Store(tmp_path / name), device="cuda", graph=graph)
+        for name, trial, graph in (("hand", trial, False), ("graph", trial, True), ("plain", ZCA, True))
+    )
+    assert [line["graph"] for line in replayed.epochs] == [True, True]
+    for replay, hand in zip(numbers(replayed), numbers(by_hand), strict=True):
+        assert replay == pytest.approx(hand, rel=1e-3)
+    assert numbers(replayed)[1] != pytest.approx(numbers(plain)[1], rel=1e-3)  # control: the treatment acts
+
+
+def test_what_waits_for_the_host_is_launched_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def waiting(G: Tensor, solver: object) -> Tensor:
+        return sg.polar(G) * float(G.isfinite().all())
+
+    monkeypatch.setattr("spectralgrad.orthogonal.gradient.polar", waiting)
     outcome = run_trial(replace(ZCA, treatments=("NOG",)), Store(tmp_path), device="cuda")
     assert [line["graph"] for line in outcome.epochs] == [False, False]
 

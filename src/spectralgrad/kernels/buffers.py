@@ -49,10 +49,19 @@ class Eigenpairs(NamedTuple):
 
 def parts(x: Tensor, *sizes: int) -> list[Part]:
     """Parts of a new buffer on the device of ``x``, each aligned."""
-    places, total = _places(sizes)
-    buffer = torch.empty(total, dtype=torch.float32, device=x.device)
+    return parts_of(torch.empty(_places(sizes)[1], dtype=torch.float32, device=x.device), *sizes)
+
+
+def parts_of(buffer: Tensor, *sizes: int) -> list[Part]:
+    """The same parts of a buffer that `parts` has made."""
     start = buffer.data_ptr()
-    return [Part(buffer, first, size, start + offset) for first, size, offset in places]
+    return [Part(buffer, first, size, start + offset) for first, size, offset in _places(sizes)[0]]
+
+
+def places(*sizes: int) -> tuple[list[int], int]:
+    """The first number of each part in its buffer, and how many numbers all of them take."""
+    found, total = _places(sizes)
+    return [first for first, _, _ in found], total
 
 
 @lru_cache

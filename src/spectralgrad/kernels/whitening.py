@@ -45,6 +45,35 @@ class Kept(NamedTuple):
     B: Part  # weight * W
 
 
+class Step(NamedTuple):
+    """What a step computes, in parts of one buffer. (C,) and (groups, d, d)"""
+
+    mean: Part
+    correction: Part
+    w: Part  # eigenvalues, (C,)
+    covariance: Part
+    shifted: Part
+    V: Part
+    W: Part
+    B: Part
+
+    def kept(self, groups: int, d: int, eps: float) -> Kept:
+        return Kept(
+            matrices=Matrices(groups, d, like=self.mean.buffer),
+            centre=Centre(self.mean, self.correction),
+            covariance=self.covariance,
+            V=self.V,
+            root=MatrixFunction(_inverse_root(eps), Eigenpairs(w=self.w, V=self.V)),
+            W=self.W,
+            B=self.B,
+        )
+
+
+def sizes(C: int, d: int) -> tuple[int, ...]:
+    """Of the parts of a `Step`."""
+    return (C, C, C, *[C * d] * 5)
+
+
 class Gradients(NamedTuple):
     """Of the input (N, C, *), the weight (C,) and the bias (C,)."""
 
@@ -72,17 +101,16 @@ def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Step
     groups, eps, nonfinite, running, start = options
     x, C = tiles.readable(x), x.shape[1]
     d = C // groups
-    mean, correction, w, covariance, shifted, V, W, B = buffers.parts(x, C, C, C, *[C * d] * 5)
-    filled = Covariances(mean=mean, correction=correction, covariance=covariance, shifted=shifted)
+    step = Step(*buffers.parts(x, *sizes(C, d)))
+    kept = step.kept(groups, d, eps)
+    filled = Covariances(mean=step.mean, correction=step.correction, covariance=step.covariance, shifted=step.shifted)
     moments.launch_covariances(x, groups, eps, filled, running)
     if running is not None:
         torch.autograd.graph.increment_version(running[:3])
-    matrices, pairs, centre = Matrices(groups, d, like=mean.buffer), Eigenpairs(w=w, V=V), Centre(mean, correction)
-    jacobi.launch(matrices, jacobi.Problem(M=shifted, start=start), pairs, nonfinite)
-    root = MatrixFunction(_inverse_root(eps), pairs)
-    spectral.launch_value(matrices, root, W, Scaled(weight=weight, out=B))
-    y = affine_launches.launch_transform(x, AffineMap(A=B, d=d, centre=centre, bias=bias))
-    return y, Kept(matrices=matrices, centre=centre, covariance=covariance, V=V, root=root, W=W, B=B)
+    jacobi.launch(kept.matrices, jacobi.Problem(M=step.shifted, start=start), kept.root.pairs, nonfinite)
+    spectral.launch_value(kept.matrices, kept.root, kept.W, Scaled(weight=weight, out=kept.B))
+    y = affine_launches.launch_transform(x, AffineMap(A=kept.B, d=d, centre=kept.centre, bias=bias))
+    return y, kept
 
 
 def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_input: bool) -> Gradients:

@@ -92,7 +92,8 @@ class AnyScale:
 
 
 @constant_when_compiled
-def _inside_transform() -> bool:
+def inside_transform() -> bool:
+    """Whether a transform of torch.func is at work; for compiled code too."""
     return bool(torch._C._are_functorch_transforms_active())
 
 
@@ -102,7 +103,7 @@ def call(function: type[Function], *args: Any) -> Any:
     Outside torch.func's transforms all that `apply` does is that inspection and the call below.
     """
     if torch.compiler.is_compiling():
-        if _inside_transform():
+        if inside_transform():
             raise NotImplementedError(
                 "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
                 "function and call backward(), or use the transform without torch.compile."

@@ -212,6 +212,16 @@ def for_polar(who: str, gradient: Rule | None, solver: Solver | NewtonSchulz) ->
     return ByRule(solver, _require_rule(who, gradient, power_iteration=False))
 
 
+def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
+    """The solver for the polar factor of one matrix ``A`` (m, n) of any rank, whose null space does not matter.
+
+    On CUDA large real ones go by products, which use the whole device and never wait. Singular values below eps |A| they
+    raise to something between 0 and 1, where an SVD has some orthonormal vectors of rounding.
+    """
+    large = min(A.shape[-2:]) > _ONE_BLOCK
+    return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
+
+
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:
     """Whether these options ask for the exact gradient of a spectral function."""
     return (gradient is None or isinstance(gradient, Exact)) and not isinstance(solver, PowerDeflation)

@@ -1,10 +1,11 @@
-"""Which way an input goes through a layer with batch statistics, and the three ways.
+"""Which way an input goes through a layer with batch statistics, and the four ways.
 
     Plain      torch operations that autograd follows (statistics.py): every device, torch.func, forward mode, compile
     OneNode    one autograd node around the kernels of moments and affine maps (nodes.py), where those run
     Kernels    the same with the decomposition in kernels too (kernels/whitening.py): a training step of ZCA whitening
+    Compiled   that step as operators of torch.compile (kernels/whitening_ops.py); the rest is plain, for it to fuse
 
-All three compute the same y = weight * A (x - mean) + bias, and move the layer's running statistics in the same way.
+All of them compute the same y = weight * A (x - mean) + bias, and move the layer's running statistics in the same way.
 `route_of` chooses; a test may hand in its own.
 """
 
@@ -17,9 +18,9 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from spectralgrad.counters import device_counter
-from spectralgrad.kernels import tiles, whitening
+from spectralgrad.kernels import tiles, whitening, whitening_ops
 from spectralgrad.kernels.moments import grouped_moments
-from spectralgrad.linalg.calculus import in_transform
+from spectralgrad.linalg.calculus import in_transform, inside_transform
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
 from spectralgrad.validation import checking
@@ -35,6 +36,7 @@ from .nodes import (
     transformed,
     whitened,
 )
+from .normalizer import BatchMap
 from .ranks import merged_moments
 from .statistics import affine, as_input, as_samples
 
@@ -131,7 +133,17 @@ class Kernels(OneNode):
         return y
 
 
-PLAIN, ONE_NODE, KERNELS = Plain(), OneNode(), Kernels()
+class Compiled(Plain):
+    def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
+        samples = x.numel() // x.shape[1]
+        layer.require_samples(x, samples)
+        y, kept = whitening_ops.whiten(x, layer.weight, layer.bias, layer.groups, layer.eps)
+        mean, covariance, W = whitening_ops.statistics_of(kept, layer.groups, layer.group_size)
+        layer.remember(samples, mean, BatchMap(W, covariance, {"running_covariance": covariance}))
+        return y
+
+
+PLAIN, ONE_NODE, KERNELS, COMPILED = Plain(), OneNode(), Kernels(), Compiled()
 Takes = Callable[["Normalizer", Tensor], bool]
 
 
@@ -152,20 +164,32 @@ def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:
     return whitening.runs_on(x, layer.group_size)
 
 
+def operators_take_step(layer: "Normalizer", x: Tensor) -> bool:
+    """`kernels_take_step` while torch.compile traces: nothing that it cannot follow."""
+    samples = x.numel() // x.shape[1]
+    fits = x.dtype in tiles.DTYPES and _working_dtype(layer, x) == torch.float32 and 0 < samples <= tiles.MOST_SAMPLES
+    return fits and whitening_ops.runs_on(x.device.type, x.device.index, layer.group_size)
+
+
 def route_of(
     layer: "Normalizer",
     x: Tensor,
     *,
     takes: Takes = kernels_take,
     takes_step: Takes = kernels_take_step,
+    compiles_step: Takes = operators_take_step,
 ) -> Route:
     """The way of ``x`` (N, C, *), which the layer has checked.
 
     Args:
         takes, takes_step: whether the kernels of moments and affine maps, and those of a whitening step, run for this; a
             test on the CPU says yes.
+        compiles_step: whether those of a step run for it as operators.
     """
-    if torch.compiler.is_compiling() or not takes(layer, x):
+    if torch.compiler.is_compiling():
+        plain = torch.compiler.is_exporting() or inside_transform() or not layer.is_kernel_step(x)
+        return PLAIN if plain or not compiles_step(layer, x) else COMPILED
+    if not takes(layer, x):
         return PLAIN
     if not _is_plain_call(x) or is_differentiated_through(layer.solver):
         return PLAIN

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from spectralgrad.errors import DtypeError, ShapeError
+from spectralgrad.linalg.choices import for_one_polar
 from spectralgrad.linalg.polar import polar
 from spectralgrad.validation import checking, require_finite
 
@@ -86,7 +87,7 @@ def _nearest_orthogonal(grad: Tensor, scale: Tensor | None, skipped: Tensor | No
     if skipped is not None:  # leave a step that will be skipped alone, without making the host wait
         skip = skipped.to(G.device, non_blocking=True) != 0
         G = torch.where(skip, 0, G)
-    Q = torch.where(G.any(), polar(G), 0)
+    Q = torch.where(G.any(), polar(G, solver=for_one_polar(G)), 0)
     if scale is not None:  # the factor does not depend on the scale of the gradient, but will be divided by it
         Q = Q * scale.to(Q.device, Q.dtype, non_blocking=True)
     Q = Q.reshape(grad.shape)

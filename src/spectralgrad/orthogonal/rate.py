@@ -1,15 +1,18 @@
-"""The learning rate of ECCV22 eq. 20 (OLR)."""
+"""The learning rate of ECCV22 eq. 20 (OLR).
 
-import math
+On a GPU the rate stays there, as a tensor that the optimizer reads, wherever the optimizer can read one: the host does not
+wait, and the step can be captured in a CUDA graph. Elsewhere it becomes a number.
+"""
+
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, Optimizer
 
 from spectralgrad.errors import OptionError
 
-from .stand_in import Group, Rates
+from .stand_in import Entries, Group, Rates
 from .treatment import Treatment, grad_scale
 
 __all__ = ["OptimalLearningRate"]
@@ -31,7 +34,8 @@ class OptimalLearningRate(Treatment):
         params: parameters that it holds.
 
     Attributes:
-        rates: the learning rate of each parameter in the last step; None before it, or where there was no gradient.
+        rates: the learning rate of each parameter in the last step; None before it, or where there was no gradient. Reading
+            them waits for a GPU, the step itself does not where the optimizer takes the rate as a tensor.
 
     Raises:
         OptionError: a parameter that the optimizer does not hold, or that has this treatment, or a group without "lr";
@@ -57,32 +61,55 @@ class OptimalLearningRate(Treatment):
                 f"{type(optimizer).__name__} have {', '.join(optimizer.param_groups[0])}. Use another optimizer."
             )
         super().__init__(optimizer, params)
-        self.rates: list[float | None] = [None] * len(self.params)
+        self._rates: list[float | Tensor | None] = [None] * len(self.params)
+
+    @property
+    def rates(self) -> list[float | None]:
+        return [None if rate is None else float(rate) for rate in self._rates]
 
     def act(self, optimizer: Optimizer, held: list[tuple[Tensor, Group]], rates: Rates) -> None:
         scale = grad_scale(optimizer)
-        unit = 1.0 if scale is None else float(scale)
-        products = [_products(p, p.grad) for p, _ in held if p.grad is not None]
-        used: Rates = {}
-        for (p, group), product in zip(held, [x.tolist() for x in products], strict=True):
-            eta = unit * _eta(*product)  # of l/unit, which is what the step will use
-            lr = float(group["lr"])
-            if group.get("maximize", False):  # w + lr l: the step goes along -l
-                eta = -eta
-            if 0 < eta < lr:
-                rates[id(p)] = eta
-            used[id(p)] = rates.get(id(p), lr)
-        self.rates = [used.get(id(p)) for p in self.params]
+        found = [(p, group, _eta(p, group, scale), _on_device(optimizer, p, group)) for p, group in held]
+        used: dict[int, float | Tensor] = {}
+        for p, group, eta, entries in found:  # all launched before the first is read
+            lr = group["lr"]
+            if entries is not None:
+                rate = torch.where((eta > 0) & (eta < lr), eta, lr).to(lr.dtype if isinstance(lr, Tensor) else torch.float32)
+                rates[id(p)], used[id(p)] = {"lr": rate, **entries}, rate
+                continue
+            number, used[id(p)] = float(eta), float(lr)
+            if 0 < number < used[id(p)]:
+                rates[id(p)] = {"lr": torch.full_like(lr, number) if isinstance(lr, Tensor) else number}
+                used[id(p)] = number
+        self._rates = [used.get(id(p)) for p in self.params]
 
 
-def _products(w: Tensor, grad: Tensor) -> Tensor:
-    """(w.w, l.w, l.l) in float64, where the square of a scaled gradient does not overflow."""
-    x, y = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (w.detach(), grad))
-    x, y = x.double().flatten(), y.double().flatten()
-    return torch.stack([x.dot(x), y.dot(x), y.dot(y)])
+def _eta(p: Tensor, group: Group, scale: Tensor | None) -> Tensor:
+    """Eq. 20 for the gradient that the step will use, a scalar in float64 on the device of ``p``.
+
+    NaN, which is never used, where it is 0/0 or the gradient is not finite.
+    """
+    assert p.grad is not None
+    w, l = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (p.detach(), p.grad))  # noqa: E741
+    w, l = w.double().flatten(), l.double().flatten()  # where the square of a scaled gradient does not overflow  # noqa: E741
+    ww, lw, ll = w.dot(w), l.dot(w), l.dot(l)
+    eta = ww * lw / (ww * ll + 2 * lw * lw)
+    if scale is not None:  # of l/scale, which is what the step will use
+        eta = eta * scale.to(eta.device, non_blocking=True)
+    return -eta if group.get("maximize", False) else eta  # w + lr l: the step goes along -l
 
 
-def _eta(ww: float, lw: float, ll: float) -> float:
-    """Eq. 20; NaN, which is never used, where it is 0/0 or the gradient is not finite."""
-    bottom = ww * ll + 2 * lw * lw
-    return ww * lw / bottom if bottom > 0 else math.nan
+def _on_device(optimizer: Optimizer, p: Tensor, group: Group) -> Entries | None:
+    """What a group must say besides for its optimizer to read a rate from the device of ``p``; None: it needs a number.
+
+    A tensor is read there by all fused steps and by Adam's capturable one. Whoever has given one as "lr" gets one. Of SGD's
+    other steps, which would read it on the host, the fused one is the twin: the same formula with the same state.
+    """
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.device == p.device:
+        return {}
+    if not p.is_cuda:
+        return None
+    if group.get("fused") or (group.get("capturable") and isinstance(optimizer, Adam)):
+        return {}
+    return {"fused": True, "foreach": False} if type(optimizer) is SGD and p.is_floating_point() else None

@@ -4,17 +4,19 @@ A step pre-hook may replace the arguments of the step, `self` among them. So whe
 own, the step runs on a *stand-in*: an object that shares all attributes with the optimizer but has its own list of groups,
 in which that parameter stands alone. Nothing has to be restored, whatever the step raises, and schedulers, `state_dict` and
 other hooks never see the difference.
+
+A rate is a number, and then a group is split only where one is used; or it is a tensor on the device, which the host never
+reads, and then the split does not depend on it.
 """
 
 import functools
 from typing import Any
 
-import torch
-from torch import Tensor
 from torch.optim import Optimizer
 
 Group = dict[str, Any]
-Rates = dict[int, float]  # id of a parameter -> its learning rate in this step
+Entries = dict[str, Any]
+Rates = dict[int, Entries]  # id of a parameter -> what its group says otherwise in this step: "lr", and how to step with it
 
 
 class StandIn:
@@ -41,8 +43,8 @@ def regroup(stand_in: Any, optimizer: Optimizer, rates: Rates) -> None:
         if len(shared) == len(params):
             stand_in.param_groups.append(group)
             continue
-        own = [_own(group, [i], rates[id(p)]) for i, p in enumerate(params) if id(p) in rates]
-        parts = [_Part(group, x) for x in ([_own(group, shared, None)] if shared else []) + own]
+        own = [{**_own(group, [i]), **rates[id(p)]} for i, p in enumerate(params) if id(p) in rates]
+        parts = [_Part(group, x) for x in ([_own(group, shared)] if shared else []) + own]
         stand_in.param_groups += [part.group for part in parts]
         # One part stands for the group: a counter that the optimizer keeps there is to count once.
         stand_in.parts.append(parts[0])
@@ -62,12 +64,9 @@ def _stand_in_type(kind: type[Optimizer]) -> type[Optimizer]:
     return type(kind.__name__, (StandIn, kind), slots)
 
 
-def _own(group: Group, places: list[int], rate: float | None) -> Group:
-    """The entries in which a part of a group, with the parameters at ``places``, differs from the whole group."""
-    own: Group = {key: [group[key][i] for i in places] for key in ("params", "param_names") if key in group}
-    if rate is not None:
-        own["lr"] = torch.full_like(group["lr"], rate) if isinstance(group["lr"], Tensor) else rate
-    return own
+def _own(group: Group, places: list[int]) -> Group:
+    """The lists of a part of a group, with the parameters at ``places``."""
+    return {key: [group[key][i] for i in places] for key in ("params", "param_names") if key in group}
 
 
 class _Part:

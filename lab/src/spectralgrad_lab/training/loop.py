@@ -94,8 +94,8 @@ class Run:
         self.finite = Finiteness(fabric.device)
         self.graph: StepGraph | None = None
         if self.lr is not None and isinstance(self.data, Dataset):
-            # A gradient scaler and the treatments of a step ask the device what to do next.
-            wanted = graph and not trial.precision.startswith("16") and not trial.treatments
+            # A gradient scaler asks the device what to do next. No treatment does.
+            wanted = graph and not trial.precision.startswith("16")
             self.graph = StepGraph(self._step, self.data, trial.batch, self.lr, wanted=wanted)
         self.watched = watched if fabric.global_rank == 0 else []
         self.monitor: ConditionMonitor | None = None
