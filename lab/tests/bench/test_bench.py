@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import spectralgrad as sg
-from spectralgrad_lab.bench import accuracy, graph, inputs, layers, measure, on_request, peers, run, table
-from spectralgrad_lab.bench.case import Case
+from spectralgrad_lab.bench import accuracy, graph, inputs, layers, matrices, measure, on_request, peers, run, table
+from spectralgrad_lab.bench.case import AS_FAST, Case
 from spectralgrad_lab.bench.cases import CPU, GPU, QUICK_CPU, QUICK_GPU, SECTIONS, cases
 from spectralgrad_lab.bench.peers import OURS
 from spectralgrad_lab.bench.progress import Progress
@@ -276,9 +276,11 @@ def test_slow_baseline_leaves_peers_out_and_is_called_a_few_times(monkeypatch: p
 
 def test_cases_have_the_targets_that_were_set() -> None:
     target = {(case.section, case.d, case.batch): case.target for case in GPU}
-    assert [target["eigh", 64, batch] for batch in (1, 16, 256, 4096)] == [2.5, 20, 120, 200]
-    assert [target["eigh", 128, batch] for batch in (1, 16, 256)] == [1.1, 10, 60]
-    assert target["eigh", 256, 256] == 5
+    assert [target["eigh", 32, batch] for batch in (1, 16, 256, 4096, 30_000)] == [2, 2, 2.5, 6, 6]
+    assert [target["eigh", 64, batch] for batch in (1, 16, 256, 4096)] == [2, 2, 2.5, 2.5]
+    assert [target["eigh", 128, batch] for batch in (1, 16, 256)] == [2, 1.5, 1.5]
+    assert target["eigh64", 64, 256] == 2
+    assert {case.target for case in GPU if case.kind == AS_FAST} == {None}  # it follows from the opponent's time
     assert target["inv_sqrtm", 256, 256] == 50
     assert {value for (section, _, _), value in target.items() if section == "backward"} == {8}
     assert len(target) == len(GPU)  # nothing twice
@@ -287,6 +289,24 @@ def test_cases_have_the_targets_that_were_set() -> None:
     assert all(case in GPU for case in QUICK_GPU if case.section != "accuracy")
     (large,) = [case for case in GPU if case.section == "accuracy" and case.d == 64]
     assert large.batches == (1, 16, 256, 4096)
+
+
+def test_a_routine_of_others_may_cost_a_little_more_through_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 % and 0.05 ms: at 1 ms the ratio must be 1 / 1.1 at least."""
+    monkeypatch.setattr(measure, "seconds_of", lambda call, index, *_: call(index) and 1e-3)
+    (row,) = matrices.time_eigh(Case("eigh", 4, 2, kind=AS_FAST), CPU_DEVICE, INSTANT)
+    assert row.target == pytest.approx(1 / 1.1)
+    assert row.verdict == "met"
+    (row,) = matrices.time_eigh(Case("eigh64", 4, 2, 5.0, dtype="float64"), CPU_DEVICE, INSTANT)
+    assert (row.target, row.dtype, row.baseline) == (5.0, "float64", "torch.linalg.eigh")
+
+
+def test_the_strongest_opponent_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert next(iter(peers.eigensolvers(CPU_DEVICE))) == peers.TORCH_EIGH
+    monkeypatch.setattr(peers.syev, "obstacle", lambda _: None)
+    assert next(iter(peers.eigensolvers(torch.device("cuda")))) == peers.XSYEV
+    monkeypatch.setattr(peers.syev, "obstacle", lambda _: "too old")
+    assert next(iter(peers.eigensolvers(torch.device("cuda")))) == peers.TORCH_EIGH
 
 
 def test_patience_lengthens_a_case(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,7 @@ def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[
     options += [f"-D{name}={value}" for name, value in defines.items()]
     with _compiling:
         program = c_void_p()
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), len(headers), texts, names)
+        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
         failed = nvrtc.nvrtcCompileProgram(
             program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
         )

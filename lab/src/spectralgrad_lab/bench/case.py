@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+AS_FAST = "as fast"  # kind of a case in which another's routine is called: what may be lost around it
+
 
 @dataclass(frozen=True)
 class Case:

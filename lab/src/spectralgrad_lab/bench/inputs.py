@@ -19,7 +19,7 @@ def normal(*shape: int, device: torch.device = CPU, seed: int = 0, dtype: torch.
 
 
 def symmetric(M: Tensor) -> Tensor:
-    return (M + M.mT) / 2
+    return (M + M.mH) / 2
 
 
 def covariances(
@@ -37,7 +37,7 @@ def covariances(
     """
     n = samples or SAMPLES_PER_CHANNEL * d
     X = normal(batch, d, n, device=device, seed=seed, dtype=dtype)
-    return symmetric(X @ X.mT / n)
+    return symmetric(X @ X.mH / n)
 
 
 # Float32, made on the device.

@@ -4,9 +4,11 @@ Peers are optional: one that is not installed keeps its column, empty.
 
 What they have to compare: torchspd has both roots with divided differences. xitorch has an eigendecomposition with a
 treatment of ties (`symeig`), from which both roots are made as with torch. kornia has no matrix root; its `zca_mean`
-goes from samples to the whitening matrix, and its `zca_whiten` to whitened samples.
+goes from samples to the whitening matrix, and its `zca_whiten` to whitened samples. CuPy and JAX have
+eigendecompositions on CUDA.
 """
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
+from spectralgrad.kernels import syev
 
 Root = Callable[[Tensor], Tensor]
 Eigh = Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -31,6 +34,7 @@ PROJECTOR = "spectralgrad projector"
 NEWTON = "spectralgrad NewtonSchulz()"
 SCIPY = "scipy"  # values alone: it has no gradients
 TORCHSPD, XITORCH, KORNIA = PEERS = ("torchspd", "xitorch", "kornia")
+XSYEV, CUPY, JAX = "cuSOLVER XsyevBatched", "cupy", "jax"
 
 
 def _package(name: str) -> Any:
@@ -108,6 +112,40 @@ def xitorch_eigh() -> Eigh | None:
         return w, V
 
     return eigh
+
+
+def eigensolvers(device: torch.device) -> dict[str, Eigh]:
+    """Those that are here, the strongest first: on CUDA cuSOLVER's batched routine, which torch calls itself since 2.12."""
+    found: dict[str, Eigh | None] = {TORCH_EIGH: torch.linalg.eigh}
+    if device.type == "cuda":
+        found = {XSYEV: xsyev_eigh(device), **found, CUPY: cupy_eigh(), JAX: jax_eigh()}
+    found[XITORCH] = xitorch_eigh()
+    return {name: eigh for name, eigh in found.items() if eigh is not None}
+
+
+def xsyev_eigh(device: torch.device) -> Eigh | None:
+    """cuSOLVER's routine on a copy of the input, as torch calls it, without torch's check of the outcome, which waits."""
+
+    def eigh(M: Tensor) -> tuple[Tensor, Tensor]:
+        w, V, _ = syev.eigh(M.clone(memory_format=torch.contiguous_format))
+        return w, V
+
+    return eigh if syev.obstacle(device) is None else None
+
+
+def cupy_eigh() -> Eigh | None:
+    package = _package("cupy")
+    return None if package is None else lambda M: package.linalg.eigh(package.from_dlpack(M))
+
+
+def jax_eigh() -> Eigh | None:
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # it would take most of the memory from torch
+    package, linalg = _package("jax"), _package("jax.numpy.linalg")
+    if package is None or linalg is None:
+        return None
+    package.config.update("jax_enable_x64", True)
+    compiled = package.jit(linalg.eigh)
+    return lambda M: package.block_until_ready(compiled(package.dlpack.from_dlpack(M)))  # its stream is not torch's
 
 
 def xitorch() -> Method:

@@ -37,6 +37,8 @@ def _later(module: str, name: str) -> Task:
 
 TASKS: dict[str, Task] = {
     "eigh": matrices.time_eigh,
+    "eigh64": matrices.time_eigh,
+    "eigh_complex": matrices.time_eigh,
     "accuracy": accuracy.check_eigh,
     "backward": matrices.time_root,
     "inv_sqrtm": matrices.time_root,
