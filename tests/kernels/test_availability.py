@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from spectralgrad.kernels import jacobi, nvrtc, spectral, tiles, whitening
+from spectralgrad.kernels import jacobi, nvrtc, spectral, svd, tiles, whitening
 from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NVRTC = ["moments", "affine"], ["jacobi", "spectral"]
+TRITON, NVRTC = ["moments", "affine"], ["jacobi", "svd", "spectral"]
 ALL = [*TRITON, *NVRTC, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -33,6 +33,7 @@ def test_all_run_on_a_hopper() -> None:
         "moments": "takes groups of up to 128 channels",
         "affine": "takes groups of up to 128 channels",
         "jacobi": "takes real matrices up to n = 512",
+        "svd": "takes real matrices of up to 128 columns or rows, or 512 of both",
         "spectral": "takes real matrices up to n = 128, in float64 96",
         "whitening": "takes groups of up to 128 channels",
     }
@@ -74,6 +75,7 @@ def test_it_agrees_with_what_decides(what: str, hopper: pytest.MonkeyPatch) -> N
     hopper.setattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda _: False)
     assert tiles.fits(x, 4) == ("moments" in found) == ("affine" in found)
     assert jacobi.runs_on(x) == ("jacobi" in found)
+    assert svd.runs_on(x) == ("svd" in found)
     assert spectral.runs_on(x) == ("spectral" in found)
     assert whitening.runs_on(x, 4) == ("whitening" in found)
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import jacobi, nvrtc, spectral, tiles
+from . import jacobi, nvrtc, qr, spectral, svd, tiles
 
 
 class KernelStatus(NamedTuple):
@@ -21,7 +21,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
     Where a kernel does not run, or an input is larger than it takes, plain torch does the same work.
 
     >>> [found.name for found in status("meta") if not found.runs]
-    ['moments', 'affine', 'jacobi', 'spectral', 'whitening']
+    ['moments', 'affine', 'jacobi', 'svd', 'spectral', 'whitening']
     >>> status("meta")[2].reason
     'needs a CUDA device, and this is meta'
     """
@@ -35,6 +35,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
         _status("moments", no_triton, f"groups of up to {group} channels"),
         _status("affine", no_triton, f"groups of up to {group} channels"),
         _status("jacobi", no_nvrtc, f"real matrices up to n = {jacobi.LARGEST}"),
+        _status("svd", no_nvrtc, f"real matrices of up to {qr.LARGEST} columns or rows, or {svd.LARGEST} of both"),
         _status("spectral", no_nvrtc, f"real matrices up to n = {single}, in float64 {double}"),
         _status("whitening", no_nvrtc or no_triton, f"groups of up to {min(group, single)} channels"),
     ]

@@ -59,13 +59,18 @@ def lanes_for(n: int, size: int, batch: int) -> int:
     return lanes
 
 
+def team_of(lanes: int, N: int, most: int = 1024) -> int:
+    """Threads of a matrix of ``N`` rows: enough for all pairs of a round, but not more than ``most``."""
+    threads = lanes * N // 2
+    return _power_of_two(threads) if threads <= 32 else min(most, -(-threads // 32) * 32)
+
+
 @lru_cache(maxsize=1024)
 def shape(n: int, size: int, shared_memory: int, lanes: int, warm: bool = False) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
     vector = 16 // size
     N = max(4, -(-n // 4) * 4)
-    team = lanes * N // 2
-    team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
+    team = team_of(lanes, N)
     matrices = max(1, 64 // team) if team <= 32 else 1
     matrix = (1 + warm) * N * (N + vector)
     small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source

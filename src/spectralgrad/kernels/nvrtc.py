@@ -130,19 +130,25 @@ class Kernel:
 
 
 def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[int, int]) -> bytes:
-    source = (Path(__file__).parent / file).read_bytes()
+    folder = Path(__file__).parent
+    source, headers = (folder / file).read_bytes(), sorted(folder.glob("*.cuh"))
+    texts, names = ([path.read_bytes() for path in headers], [path.name.encode() for path in headers])
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
     with _compiling:
         program = c_void_p()
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
-        failed = nvrtc.nvrtcCompileProgram(
-            program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
+        nvrtc.nvrtcCreateProgram(
+            ctypes.byref(program), source, file.encode(), len(headers), _strings(texts), _strings(names)
         )
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), _strings([option.encode() for option in options]))
         if failed:
             log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             raise RuntimeError(f"NVRTC could not compile {file} with {options}:\n{log.decode(errors='replace')}")
         return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+
+
+def _strings(texts: list[bytes]) -> "ctypes.Array[ctypes.c_char_p]":
+    return (ctypes.c_char_p * len(texts))(*texts)
 
 
 def _read(size_of: Callable[..., object], get: Callable[..., object], program: c_void_p) -> bytes:

@@ -27,8 +27,9 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
-from spectralgrad.kernels import jacobi
+from spectralgrad.kernels import jacobi, small_svd, svd
 
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
@@ -45,6 +46,9 @@ Whitening = Literal["zca", "pca"]
 
 _ONE_BLOCK = 128  # up to this n the Jacobi kernel beats cuSOLVER for a single matrix too
 _FEW = 4  # beyond it, from so many matrices on
+_TRIANGLE = 128  # up to this many columns, or rows, the kernels of the SVD beat cuSOLVER for a single matrix too
+_SEVERAL = 16  # beyond it, from so many matrices on
+_TALL = 8192  # rows from which one matrix is better off with all multiprocessors
 _CUSOLVER_BATCHES = 32  # the largest n for which cuSOLVER has a batched kernel
 _MANY = 768
 _INVERSE_ROOTS: tuple[Root, ...] = (
@@ -74,6 +78,9 @@ class Auto(Solver):
     single precision of n > 32, which cuSOLVER takes one after the other (H200, n = 64, 2048 matrices: 1407 ms against
     416 ms).
 
+    Singular values, CUDA and real: our kernels, for min(m, n) up to 128, and up to 512 x 512 from 16 matrices on. A single
+    matrix of more than 8192 rows is torch's, as are complex ones, and all on the CPU.
+
     >>> import spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(3))
     Lapack()
@@ -91,6 +98,14 @@ class Auto(Solver):
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)
+
+    def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        if not svd.runs_on(A):
+            return None
+        m, n = A.shape[-2:]
+        if A.numel() // (m * n) < _SEVERAL and (min(m, n) > _TRIANGLE or max(m, n) > _TALL):
+            return None
+        return svd.svd(A, device_counter("nonfinite_input", A.device))
 
 
 AUTO = Auto()
@@ -201,6 +216,11 @@ def for_polar(who: str, gradient: Rule | None, solver: Solver | NewtonSchulz) ->
     if is_exact(gradient, solver):
         return Exactly(solver)
     return ByRule(solver, _require_rule(who, gradient, power_iteration=False))
+
+
+def polar_in_kernel(A: Tensor, solver: Solver) -> bool:
+    """Whether one kernel takes the polar factors of ``A`` (*B, m, n): of small real matrices on CUDA."""
+    return isinstance(solver, Auto) and not torch.compiler.is_compiling() and small_svd.runs_on(A)
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:
