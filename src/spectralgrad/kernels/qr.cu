@@ -9,7 +9,7 @@
 // rows of R then fall too, and one-sided Jacobi on R^T finds small singular values accurate relative to themselves. R is
 // written with its columns in the order of A.
 //
-// Compile-time: REAL (float or double), LARGEST, WARPS, COLUMNS (of a warp; WARPS * COLUMNS >= n), STEPS (rows of a lane;
+// Compile-time: REAL (float or double), EPS, TINY (the smallest normal number), LARGEST, WARPS, COLUMNS (of a warp; WARPS * COLUMNS >= n), STEPS (rows of a lane;
 // HEIGHT = 32 STEPS >= n).
 
 #ifndef SHARED
@@ -62,7 +62,7 @@ __device__ __forceinline__ void reflect(Column& x, real* diagonal, int j, int ro
     }
     sum = warp_sum(sum);
     top = diagonal ? *diagonal : warp_sum(top);
-    const bool zero = !(sum > 0);
+    const bool zero = !(sum > real(TINY) / real(EPS));  // squares that lost digits would make no reflection; the column was of size 1
     const real beta = zero ? top : -copysign(sqrt(top * top + sum), top);
     const real inverse = zero ? real(0) : 1 / (top - beta), t = zero ? real(0) : (beta - top) / beta;
     __syncwarp();  // every lane has read the diagonal

@@ -8,8 +8,9 @@
 // N - 1 rounds of a tournament; in a round N/2 pairs are independent: LANES threads turn one pair, one barrier ends it.
 //
 // Each row has a unit of its own, a power of two near its largest entry, in which its length is measured: the squares of
-// rows that are 1e-25 of the longest do not underflow. Rows whose entries come near the smallest number become 0 and are
-// replaced in the end by unit vectors orthogonal to the others.
+// rows that are 1e-25 of the longest do not underflow. Rows whose entries come near the smallest number become 0, and so do
+// rows that a sweep has brought down to the rounding of what they were: they depended on the others, and what is left would
+// be turned on and on, to the rounding of the rounding. In the end unit vectors orthogonal to the others replace them.
 //
 // Wide matrices come and go transposed, by strides.
 //
@@ -33,6 +34,7 @@ struct Rows {
     real* length;   // square of the norm, in the row's unit
     real* unit;     // a power of two
     real* inverse;  // 1 / unit
+    real* norm;     // when it was last measured; 0 before
 };
 
 // Two rows of SIZE numbers, of which a lane holds every LANES-th chunk.
@@ -133,8 +135,7 @@ __device__ __forceinline__ void measure(real* G, const Rows& rows, int t) {
             #pragma unroll
             for (int v = 0; v < VEC; ++v) largest = fmax(largest, fabs(row[i].x[v]));
         largest = pair_max(largest);
-        const bool nothing = largest < NOTHING;
-        if (!nothing) {
+        if (largest >= NOTHING) {
             int e;
             frexp(largest, &e);
             unit = ldexp(real(1), e);
@@ -143,12 +144,22 @@ __device__ __forceinline__ void measure(real* G, const Rows& rows, int t) {
         for (int i = lane; k < N && i < M / VEC; i += LANES)
             #pragma unroll
             for (int v = 0; v < VEC; ++v) {
-                if (nothing) row[i].x[v] = 0;
                 const real x = inverse * row[i].x[v];
                 sum += x * x;
             }
         sum = pair_sum(sum);
-        if (lane == 0 && k < N) { rows.length[k] = sum; rows.unit[k] = unit; rows.inverse[k] = inverse; }
+        const real norm = sqrt(sum) * unit;
+        const bool nothing = k < N && (largest < NOTHING || norm <= N * real(EPS) * rows.norm[k]);
+        for (int i = lane; nothing && i < M / VEC; i += LANES)
+            #pragma unroll
+            for (int v = 0; v < VEC; ++v) row[i].x[v] = 0;
+        __syncwarp();  // all lanes of the row have read its last norm
+        if (lane == 0 && k < N) {
+            rows.length[k] = nothing ? real(0) : sum;
+            rows.norm[k] = nothing ? real(0) : norm;
+            rows.unit[k] = unit;
+            rows.inverse[k] = inverse;
+        }
     }
     team_sync();
 }
@@ -193,6 +204,7 @@ __device__ void complete(real* G, real* length, real* product, real* part, int m
         // The unit vector of which the rows hold least, less what they hold, twice: once leaves rounding.
         for (int i = t; i < m; i += TEAM) {
             real sum = 0;
+            #pragma unroll 8
             for (int k = 0; k < n; ++k) sum += G[k * G_STRIDE + i] * G[k * G_STRIDE + i];
             part[i] = sum;
         }
@@ -205,12 +217,14 @@ __device__ void complete(real* G, real* length, real* product, real* part, int m
         for (int again = 0; again < 2; ++again) {
             for (int k = t; k < n; k += TEAM) {
                 real sum = 0;
+                #pragma unroll 8
                 for (int i = 0; i < m; ++i) sum += G[k * G_STRIDE + i] * part[i];
                 product[k] = sum;
             }
             team_sync();
             for (int i = t; i < m; i += TEAM) {
                 real sum = 0;
+                #pragma unroll 8
                 for (int k = 0; k < n; ++k) sum += product[k] * G[k * G_STRIDE + i];
                 part[i] -= sum;
             }
@@ -243,8 +257,8 @@ svd(const real* __restrict__ A, const int* __restrict__ exponents, real* __restr
     real* G = IN_GLOBAL == 2 ? outside + TURNS : own;
     real* W = IN_GLOBAL ? outside : own + SHARED_ROWS;
     real* value = own + OWN - 4 * N - M;
-    const Rows rows = {value + N, value + 2 * N, value + 3 * N};
     real* part = value + 4 * N;
+    const Rows rows = {value + N, value + 2 * N, value + 3 * N, part};
     int* order = reinterpret_cast<int*>(reinterpret_cast<real*>(shared) + MATRICES * OWN) + slot * N;
 
     // The exponent of the largest entry, and whether all are finite.
@@ -263,13 +277,12 @@ svd(const real* __restrict__ A, const int* __restrict__ exponents, real* __restr
     if (broken) X.A = nullptr;
 
     // Longest column first.
-    for (int i = t; i < N; i += TEAM) order[i] = i;
+    for (int i = t; i < N; i += TEAM) { order[i] = i; rows.norm[i] = 0; }
     team_sync();
     fill(X, G, order, t);
     measure(G, rows, t);
-    for (int i = t; i < N; i += TEAM) value[i] = sqrt(rows.length[i]) * rows.unit[i];
-    team_sync();
-    sort(value, order, n, t);
+    sort(rows.norm, order, n, t);
+    for (int i = t; i < N; i += TEAM) rows.norm[i] = 0;
     fill(X, G, order, t);
     for (int k = t; k < N * N; k += TEAM) W[k / N * W_STRIDE + k % N] = real(k % N == order[k / N]);
 
@@ -297,7 +310,7 @@ svd(const real* __restrict__ A, const int* __restrict__ exponents, real* __restr
 
     // Singular values in descending order, and unit rows.
     measure(G, rows, t);
-    for (int i = t; i < N; i += TEAM) value[i] = sqrt(rows.length[i]) * rows.unit[i];
+    for (int i = t; i < N; i += TEAM) value[i] = rows.norm[i];
     team_sync();
     sort(value, order, n, t);
     for (int k = t; k < N * M; k += TEAM) {
