@@ -51,7 +51,7 @@ def forget() -> None:
 
 
 @pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
-@pytest.mark.parametrize(("memory", "place"), [(4 << 10, 1), (2 << 10, 2)])
+@pytest.mark.parametrize(("memory", "place"), [(7 << 9, 1), (2 << 10, 2)])
 def test_rows_in_global_memory(memory: int, place: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """The layouts of matrices that do not fit into shared memory, here forced on small ones: the same bits."""
     memory = memory * dtype.itemsize // 4

@@ -54,6 +54,8 @@ TASKS: dict[str, Task] = {
     "kernels": _later("kernels", "time_kernels"),
     "layouts": _later("kernels", "time_layouts"),
     "newton": _later("newton", "time_newton"),
+    "svd": _later("triplets", "time_svd"),
+    "polar": _later("triplets", "time_polar"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps
