@@ -66,12 +66,14 @@ template <int SIZE> __device__ __forceinline__ void rotate(real (&x)[SIZE], real
 
 // Make two columns orthogonal; `cosine` and `sine` as in svd.cu.
 __device__ __forceinline__ void turn(Triplets& X, int p, int q, real& cosine, real& sine) {
-    const wide a = dot(X.G[p], X.G[p]), b = dot(X.G[q], X.G[q]), c = dot(X.G[p], X.G[q]), ab = a * b;
-    if (!(c * c > wide(NEGLIGIBLE) * wide(NEGLIGIBLE) * ab)) return;
+    const wide a = dot(X.G[p], X.G[p]), b = dot(X.G[q], X.G[q]), c = dot(X.G[p], X.G[q]);
+    // The square of the cosine; NaN for an empty column. Squares of squares are no numbers of float64 any more.
+    const wide ratio = sizeof(real) == 4 ? wide(0) : c / (sqrt(a) * sqrt(b)), squared = sizeof(real) == 4 ? c * c / (a * b) : ratio * ratio;
+    if (!(squared > wide(NEGLIGIBLE) * wide(NEGLIGIBLE))) return;
     const wide z = (b - a) / (2 * c), steep = fabs(z);
     const real t = steep > STEEP ? real(0.5 / z) : real(copysign(1 / (steep + sqrt(1 + z * z)), z));
     const real half = t / (1 + sqrt(1 + t * t)), s = 2 * half / (1 + half * half);
-    const real c2 = real(fmin(c * c / ab, wide(1)));
+    const real c2 = real(fmin(squared, wide(1)));
     cosine = fmax(cosine, c2);
     sine = fmax(sine, fmax(s * s, c2));
     rotate(X.G[p], X.G[q], s, half);

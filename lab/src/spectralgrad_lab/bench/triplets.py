@@ -37,7 +37,8 @@ def time_svd(case: Case, device: torch.device, effort: Effort) -> list[Row]:
 
 def _by_torch(A: Tensor) -> Tensor:
     U, _, Vh = torch.linalg.svd(A, full_matrices=False)
-    return U @ Vh
+    Q: Tensor = U @ Vh
+    return Q
 
 
 def time_polar(case: Case, device: torch.device, effort: Effort) -> list[Row]:
