@@ -11,11 +11,10 @@ from torch import Tensor
 
 from spectralgrad.errors import DefinitenessError, OptionError, ShapeError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
-from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.choices import AUTO, for_svd
 from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.rules import Lorentzian
 from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius, zero_tolerance
 from spectralgrad.linalg.scaling import cast, exponent, moved
 from spectralgrad.linalg.svd import singular_triplets
@@ -195,7 +194,7 @@ def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> T
     T = matmul(X.mH, Y)  # (*B, p, q)
     if k is None or k == min(p, q):
         return cast(-norm_of(who, T, 1.0), dtype)
-    _, S, _ = singular_triplets(who, T, Lorentzian(), checking(x))
+    _, S, _ = singular_triplets(who, T, for_svd(who, None, AUTO), checking(x))
     zero = max(p, q) * torch.finfo(S.dtype).eps * S[..., :1].detach() >= S
     return cast(-torch.where(zero, 0, S)[..., :k].sum(-1), dtype)
 

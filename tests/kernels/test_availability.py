@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from spectralgrad.kernels import jacobi, nvrtc, spectral, syev, tiles, whitening
+from spectralgrad.kernels import jacobi, nvrtc, spectral, svd, syev, tiles, whitening
 from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "spectral", "power"]
+TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "svd", "spectral", "power"]
 ALL = [*TRITON, *NOT_TRITON, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -34,6 +34,7 @@ def test_all_run_on_a_hopper() -> None:
         "affine": "takes groups of up to 128 channels",
         "jacobi": "takes real matrices up to n = 512",
         "syev": "takes batches of any size, real and complex: cuSOLVER's XsyevBatched",
+        "svd": "takes real matrices of up to 128 columns or rows, or 512 of both",
         "spectral": "takes real matrices up to n = 128, in float64 96",
         "power": "takes real matrices up to n = 128, in float64 64",
         "whitening": "takes groups of up to 128 channels",
@@ -79,6 +80,7 @@ def test_it_agrees_with_what_decides(what: str, hopper: pytest.MonkeyPatch) -> N
     assert tiles.fits(x, 4) == ("moments" in found) == ("affine" in found)
     assert jacobi.runs_on(x) == ("jacobi" in found)
     assert syev.runs_on(x) == ("syev" in found)
+    assert svd.runs_on(x) == ("svd" in found)
     assert spectral.runs_on(x) == ("spectral" in found)
     assert whitening.runs_on(x, 4) == ("whitening" in found)
 

@@ -1,15 +1,15 @@
-// The kernels of one .cu file, told apart by what is defined for it, callable from Python through ctypes; see emulator.h.
+// The kernels of one .cu file, callable from Python through ctypes; see emulator.h.
 #include "emulator.h"
 #include KERNEL
 
 typedef unsigned long long counter;
 
-#if defined(LANES)  // jacobi.cu
+#if defined(OF_jacobi)
 extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, const real* M, const real* start, real* w, real* V,
                          real* workspace, counter* nonfinite, int* sweeps, int64 batch, int n) {
     launch(blocks, threads, bytes, [=] { eigh(M, start, w, V, workspace, nonfinite, sweeps, batch, n); });
 }
-#elif defined(KIND)  // spectral.cu
+#elif defined(OF_spectral)
 extern "C" void run_value(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* given,
                           real* out, const real* weight, real* scaled, counter* clamped, int n, double alpha, double floor) {
     launch(blocks, threads, bytes, [=] { value(V, w, given, out, weight, scaled, clamped, n, alpha, floor); });
@@ -19,12 +19,12 @@ extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes
                                double floor) {
     launch(blocks, threads, bytes, [=] { derivative(V, w, given, G, out, scale, n, alpha, floor); });
 }
-#elif defined(TILE)  // power_series.cu
+#elif defined(OF_power_series)
 extern "C" void run_pullback(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const bool* kept,
                              const real* gw, const real* gV, real* out, int n, int steps) {
     launch(blocks, threads, bytes, [=] { pullback(V, w, kept, gw, gV, out, n, steps); });
 }
-#else  // power.cu
+#elif defined(OF_power)
 extern "C" void run_quotients(unsigned blocks, unsigned threads, unsigned bytes, const real* M, const real* V, real* out,
                               int n) {
     launch(blocks, threads, bytes, [=] { quotients(M, V, out, n); });
@@ -36,5 +36,40 @@ extern "C" void run_iterate(unsigned blocks, unsigned threads, unsigned bytes, c
 extern "C" void run_retrace(unsigned blocks, unsigned threads, unsigned bytes, const real* H, const int* rank,
                             const real* size, const real* rows, const real* gw, const real* gV, real* out, int n, int steps) {
     launch(blocks, threads, bytes, [=] { retrace(H, rank, size, rows, gw, gV, out, n, steps); });
+}
+#elif defined(OF_svd)
+extern "C" void run_svd(unsigned blocks, unsigned threads, unsigned bytes, const real* A, const int* exponents, real* left, real* S,
+                        real* right, real* workspace, counter* nonfinite, int* sweeps, int64 batch, int m, int n, int64 matrix,
+                        int64 row, int64 column, int left_row, int left_column, int right_row, int right_column) {
+    launch(blocks, threads, bytes, [=] {
+        svd(A, exponents, left, S, right, workspace, nonfinite, sweeps, batch, m, n, matrix, row, column, left_row, left_column,
+            right_row, right_column);
+    });
+}
+#elif defined(OF_qr)
+extern "C" void run_factor(unsigned blocks, unsigned threads, unsigned bytes, const real* A, real* reflectors, real* taus, real* R,
+                           int* exponents, int m, int n, int64 matrix, int64 row, int64 column) {
+    launch(blocks, threads, bytes, [=] { factor(A, reflectors, taus, R, exponents, m, n, matrix, row, column); });
+}
+extern "C" void run_apply(unsigned blocks, unsigned threads, unsigned bytes, const real* reflectors, const real* taus,
+                          const int* exponents, const real* U, real* out, int m, int n, int row, int column) {
+    launch(blocks, threads, bytes, [=] { apply(reflectors, taus, exponents, U, out, m, n, row, column); });
+}
+#elif defined(OF_small_svd)
+extern "C" void run_svd(unsigned blocks, unsigned threads, unsigned bytes, const real* A, const int* exponents, real* left, real* S,
+                        real* right, counter* nonfinite, int64 batch, int64 matrix, int64 row, int64 column, int left_row,
+                        int left_column, int right_row, int right_column) {
+    launch(blocks, threads, bytes, [=] {
+        svd(A, exponents, left, S, right, nonfinite, batch, matrix, row, column, left_row, left_column, right_row, right_column);
+    });
+}
+extern "C" void run_polar(unsigned blocks, unsigned threads, unsigned bytes, const real* A, real* Q, real* sigma, real* V,
+                          counter* nonfinite, counter* not_unique, int64 batch, int64 matrix, int64 row, int64 column, int special,
+                          double eps) {
+    launch(blocks, threads, bytes, [=] { polar(A, Q, sigma, V, nonfinite, not_unique, batch, matrix, row, column, special, eps); });
+}
+extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes, const real* Q, const real* sigma, const real* V,
+                               const real* E, real* out, int64 batch, int64 matrix, int64 row, int64 column, double eps) {
+    launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, batch, matrix, row, column, eps); });
 }
 #endif

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import spectralgrad.kernels
-from spectralgrad.kernels import nvrtc
+from spectralgrad.kernels import jacobi, nvrtc, power, qr, small_svd, spectral, svd
 
 HERE = Path(__file__).parent
 SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
@@ -27,7 +27,11 @@ class Kernel:
         source = Path(spectralgrad.kernels.__file__).parent / file
         library = self.folder / f"{abs(hash((file, tuple(defines.items()))))}.so"
         if not library.exists():
-            options = [f'-DKERNEL="{source}"', *(f"-D{name}={value}" for name, value in defines.items())]
+            options = [
+                f'-DKERNEL="{source}"',
+                f"-DOF_{source.stem}",
+                *(f"-D{name}={value}" for name, value in defines.items()),
+            ]
             flags = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
             command = ["g++", *flags, *options, str(HERE / "on_cpu.cpp"), "-o", str(library)]
             subprocess.run(command, check=True, capture_output=True, text=True)
@@ -48,6 +52,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    for module in ("jacobi", "power", "spectral"):
-        getattr(spectralgrad.kernels, module)._kernel.cache_clear()
-        getattr(spectralgrad.kernels, module)._compiled.cache_clear()
+    for module in (jacobi, power, qr, small_svd, spectral, svd):
+        for cached in ("_kernel", "_compiled"):
+            if hasattr(module, cached):
+                getattr(module, cached).cache_clear()

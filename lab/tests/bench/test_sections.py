@@ -237,6 +237,8 @@ SMALL = {
     "newton pooling": Case("newton", 4, 2, 15.0, (2, 4, 3, 3), function="CovariancePool2d"),
     "power": Case("power", 4, 2, 2.0, (2, 8, 3, 3), kind="SVD-PI"),
     "power both ways": Case("power", 4, 2, 2.0, (2, 8, 3, 3), kind="PI"),
+    "svd": Case("svd", 3, 2, 100.0, (4, 3), function="svd", dtype="float64"),
+    "polar": Case("polar", 3, 2, 3.0, (3, 3), function="procrustes, special"),
     "settings": Case("settings", 16, 2, shape=(2, 16, 3, 3), kind="sums"),
 }
 ROWS = {
@@ -246,6 +248,8 @@ ROWS = {
     "newton pooling": ["2x4x3x3", "error of the gradient"],
     "power": ["SVD-PI, 2x8x3x3"],
     "power both ways": ["PI, 2x8x3x3"],
+    "svd": ["4x3"],
+    "polar": ["3x3"],
 }
 
 
@@ -275,6 +279,12 @@ def test_sections_for_a_gpu_make_their_rows(name: str, monkeypatch: pytest.Monke
     if name == "layouts":
         assert [row.target for row in rows] == [2.0, 2.0, None]
         assert [row.figure for row in rows] == [1 / 2, 3 / 4, 5 / 6]  # ours first, then batch norm
+    if name in ("svd", "polar"):  # a ratio must be large, milliseconds few; torch stands beside both
+        (row,) = rows
+        assert (row.kind, row.at_least, row.target) == (
+            ("ratio", True, 100.0) if name == "svd" else ("milliseconds", False, 3.0)
+        )
+        assert set(row.seconds) == {peers.OURS, peers.TORCH_SVD}
     if name == "settings":
         assert [row.figure for row in rows] == [1.0, 2.0, 3.0]  # the three best
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.counters import count_on_device
+from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.linalg.calculus import evaluate
-from spectralgrad.linalg.polar import BySVD
+from spectralgrad.linalg.choices import AUTO, polar_in_kernel
+from spectralgrad.linalg.polar import BySVD, factors_in_kernel, rounding_unit
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.solvers import decompose_svd
 from spectralgrad.linalg.svd import rounding
@@ -79,9 +80,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
 
 def nearest(who: str, A: Tensor, check: bool, *, special: bool, eps: float | None = None) -> Tensor:
     """`procrustes` of a matrix (*B, m, n), m >= n, that needs no checks but of its values; ``eps`` as in `BySVD`."""
-    return evaluate(
-        _Nearest(who, float(torch.finfo(A.dtype).eps) if eps is None else eps, special), A, 0.0 if check else None
-    )
+    return evaluate(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, 0.0 if check else None)
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,9 @@ def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -
 
 @opaque("nearest(str who, Tensor A, bool check, bool special, float eps) -> (Tensor, Tensor, Tensor)", _factors_fake)
 def _factors(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    U, S, Vh = decompose_svd(who, A, check)
+    if polar_in_kernel(A, AUTO):
+        return factors_in_kernel(who, A, check, special=special, eps=eps, not_unique=device_counter(NOT_UNIQUE, A.device))
+    U, S, Vh = decompose_svd(who, A, AUTO, check)
     if special:
         d = torch.linalg.det(matmul(U, Vh)).sign().unsqueeze(-1)  # (*B, 1); NaN stays
         U = torch.cat([U[..., :-1], U[..., -1:] * d.unsqueeze(-1)], -1)

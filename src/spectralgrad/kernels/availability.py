@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import jacobi, nvrtc, power, spectral, syev, tiles
+from . import jacobi, nvrtc, power, qr, spectral, svd, syev, tiles
 
 
 class KernelStatus(NamedTuple):
@@ -21,7 +21,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
     Where a kernel does not run, or an input is larger than it takes, plain torch does the same work.
 
     >>> [found.name for found in status("meta") if not found.runs]
-    ['moments', 'affine', 'jacobi', 'syev', 'spectral', 'power', 'whitening']
+    ['moments', 'affine', 'jacobi', 'syev', 'svd', 'spectral', 'power', 'whitening']
     >>> status("meta")[2].reason
     'needs a CUDA device, and this is meta'
     """
@@ -37,6 +37,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
         _status("affine", no_triton, f"groups of up to {group} channels"),
         _status("jacobi", no_nvrtc, f"real matrices up to n = {jacobi.LARGEST}"),
         _status("syev", syev.obstacle(device), "batches of any size, real and complex: cuSOLVER's XsyevBatched"),
+        _status("svd", no_nvrtc, f"real matrices of up to {qr.LARGEST} columns or rows, or {svd.LARGEST} of both"),
         _status("spectral", no_nvrtc, f"real matrices up to n = {single}, in float64 {double}"),
         _status("power", no_nvrtc, f"real matrices up to n = {power_single}, in float64 {power_double}"),
         _status("whitening", no_nvrtc or no_triton, f"groups of up to {min(group, single)} channels"),

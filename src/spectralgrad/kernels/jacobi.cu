@@ -19,38 +19,9 @@
 
 #include "tournament.cuh"
 
-#ifndef SHARED
-#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
-#endif
 constexpr int power_of_two_below(int x) { return x < 2 ? 1 : 2 * power_of_two_below(x / 2); }
-constexpr int WIDTH = TEAM < 32 ? TEAM : 32;                  // threads that take a row, or a column, at a time
 constexpr int SHARE = (N + WIDTH - 1) / WIDTH;                // entries of it for each of them
 constexpr int ACROSS = power_of_two_below(WIDTH < CHUNKS ? WIDTH : CHUNKS);  // threads that take a row by chunks
-constexpr int MAX_SWEEPS = 30;                                // rounding never needs so many; an end for certain
-
-__device__ __forceinline__ void team_sync() {
-    if (TEAM <= 32) __syncwarp(); else __syncthreads();
-}
-
-// True for all threads of the team if it is for one of them. The lanes of a warp may serve several matrices.
-__device__ __forceinline__ bool team_any(bool x) {
-    if (TEAM > 32) return __syncthreads_or(x);
-    const unsigned votes = __ballot_sync(0xffffffffu, x);
-    const unsigned mine = TEAM == 32 ? 0xffffffffu : ((1u << (TEAM & 31)) - 1) << (threadIdx.x % 32 / TEAM * TEAM);
-    return (votes & mine) != 0;
-}
-
-__device__ __forceinline__ real pair_sum(real x) {
-    #pragma unroll
-    for (int step = LANES / 2; step > 0; step /= 2) x += __shfl_xor_sync(0xffffffffu, x, step);
-    return x;
-}
-
-// 1 / sqrt(x) to the last bit or so: the sum of squares of a rotation must be 1, or norms drift over hundreds of rounds.
-__device__ __forceinline__ real inverse_root(real x) {
-    const real y = rsqrt(x);
-    return y * (real(1.5) - real(0.5) * x * y * y);
-}
 
 // Squares of the norms of all rows.
 __device__ __forceinline__ void measure(const real* G, real* length, int t) {
@@ -209,23 +180,6 @@ __device__ bool factor(real* G, int n, real least, int t) {
     return !broken;
 }
 
-__device__ __forceinline__ real team_max(real x, real* scratch, int t) {
-    #pragma unroll
-    for (int step = (TEAM < 32 ? TEAM : 32) / 2; step > 0; step /= 2) x = fmax(x, __shfl_xor_sync(0xffffffffu, x, step));
-    if (TEAM <= 32) return x;
-    if (t % 32 == 0) scratch[t / 32] = x;  // TEAM / 32 <= N entries
-    team_sync();
-    x = scratch[0];
-    for (int i = 1; i < TEAM / 32; ++i) x = fmax(x, scratch[i]);
-    team_sync();
-    return x;
-}
-
-// True for the whole block, or warp, if it is for one of its matrices: they pass the barriers together.
-__device__ __forceinline__ bool together(bool x) {
-    return TEAM <= 32 ? __any_sync(0xffffffffu, x) : __syncthreads_or(x);
-}
-
 extern "C" __global__ void __launch_bounds__(TEAM * MATRICES)
 eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restrict__ w, real* __restrict__ V, real* workspace,
      unsigned long long* nonfinite, int* sweeps, int64 batch, int n) {
@@ -296,9 +250,9 @@ eigh(const real* __restrict__ M, const real* __restrict__ start, real* __restric
         int p = 0, q = 0;
         for (int r = 0; r < PLAYERS - 1; ++r) {
             for (int k = t / LANES; k < (TABLES + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
-                if (SLOTS < TABLES || r == 0) seats(r, k < TABLES ? k : 0, p, q);
+                if (SLOTS < TABLES || r == 0) seats(PLAYERS, r, k < TABLES ? k : 0, p, q);
                 meet(G, length, p, q, t % LANES, k >= TABLES, r == 0, largest);
-                if (SLOTS >= TABLES) seats(r + 1 < PLAYERS - 1 ? r + 1 : 0, k < TABLES ? k : 0, p, q);  // before the barrier
+                if (SLOTS >= TABLES) seats(PLAYERS, r + 1 < PLAYERS - 1 ? r + 1 : 0, k < TABLES ? k : 0, p, q);  // before the barrier
             }
             team_sync();
         }

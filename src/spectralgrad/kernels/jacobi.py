@@ -69,13 +69,18 @@ def division(n: int, size: int, batch: int) -> Division:
     return next((found for table in tables for largest, found in table[size] if n <= largest), _LARGE)
 
 
+def team_of(lanes: int, tables: int, most: int = 1024) -> int:
+    """Threads of a matrix: enough for all tables of a round, but not more than ``most``."""
+    threads = lanes * tables
+    return power_of_two(threads) if threads <= 32 else min(most, -(-threads // 32) * 32)
+
+
 @lru_cache(maxsize=1024)
 def shape(n: int, size: int, shared_memory: int, division: Division, warm: bool = False) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
     player, lanes = division
     N = _rows(n, player)
-    team = lanes * N // (2 * player)
-    team = _power_of_two(team) if team <= 32 else min(1024, -(-team // 32) * 32)
+    team = team_of(lanes, N // (2 * player))
     matrices = max(1, 64 // team) if team <= 32 else 1
     pad = _pad(N, size, division)
     matrix = (1 + warm) * N * (N + pad)
@@ -173,5 +178,6 @@ def _compiled(layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
     return nvrtc.Kernel("jacobi.cu", "eigh", defines(layout, dtype), layout.shared, device)
 
 
-def _power_of_two(x: int) -> int:
+def power_of_two(x: int) -> int:
+    """The smallest that is not below ``x``."""
     return 1 << max(x - 1, 0).bit_length()

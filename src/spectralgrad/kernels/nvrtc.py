@@ -143,13 +143,15 @@ def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[
     with _compiling:
         program = c_void_p()
         nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
-        failed = nvrtc.nvrtcCompileProgram(
-            program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))
-        )
+        failed = nvrtc.nvrtcCompileProgram(program, len(options), _strings([option.encode() for option in options]))
         if failed:
             log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
             raise RuntimeError(f"NVRTC could not compile {file} with {options}:\n{log.decode(errors='replace')}")
         return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+
+
+def _strings(texts: list[bytes]) -> "ctypes.Array[ctypes.c_char_p]":
+    return (ctypes.c_char_p * len(texts))(*texts)
 
 
 def _read(size_of: Callable[..., object], get: Callable[..., object], program: c_void_p) -> bytes:

@@ -5,24 +5,20 @@
 // rows through shared memory, the barrier after a round, and the chain from a dot product to an angle. The first two come once
 // for PLAYER turns of a row. In the third, the lanes share the angles out.
 //
-// Compile-time: REAL (float or double), N (rows, and numbers of a row; a multiple of 4 and of 2 PLAYER), PLAYER (1, 2 or 4),
-// LANES (a power of two), TEAM (threads of a matrix), PAD (numbers between two rows), NEGLIGIBLE (cosine of two rows that
+// Compile-time, besides what teams.cuh asks for: N (rows, and numbers of a row; a multiple of 4 and of 2 PLAYER), PLAYER (1, 2 or 4),
+// PAD (numbers between two rows), NEGLIGIBLE (cosine of two rows that
 // counts as rounding), TINY (the smallest normal number).
 
-typedef long long int64;
-typedef REAL real;
+#include "teams.cuh"
 
-constexpr int VEC = 16 / sizeof(real);                        // a lane moves 16 bytes at a time
 constexpr int CHUNKS = N / VEC;                               // of a row
 constexpr int STEPS = (CHUNKS + LANES - 1) / LANES;           // chunks of a row that a lane holds
 constexpr int PLAYERS = N / PLAYER;                           // an even number
 constexpr int TABLES = PLAYERS / 2;                           // meetings of a round
-constexpr int SLOTS = TEAM / LANES;                           // meetings at a time
 constexpr bool SOME_IDLE = TABLES % SLOTS != 0;               // in the last turn of a round some slots have no meeting
 constexpr int STRIDE = N + PAD;                               // from row to row; columns then fall into several banks
 constexpr int SHARED_OUT = LANES < PLAYER ? 1 : PLAYER;       // angles that a lane leaves to others, and its own
 constexpr float ROUGH = 1e-6f;                                // relative error of an angle, with some room
-struct alignas(16) Chunk { real x[VEC]; };
 struct Largest { real cosine = 0, sine = 0; };                // squares: of the cosine between two rows, of the sine of a turn
 
 // 1 / x and 1 / sqrt(x) to some bits less than single precision, without the care for numbers that are no normal ones.
@@ -33,13 +29,6 @@ __device__ __forceinline__ float rough_root(float x) { float y; asm("rsqrt.appro
 static float rough_inverse(float x) { return 1.0f / x; }
 static float rough_root(float x) { return rsqrt(x); }
 #endif
-
-// Players p and q of table k in round r: the last player sits still, the others go round the table.
-__device__ __forceinline__ void seats(int r, int k, int& p, int& q) {
-    if (k == 0) { p = r; q = PLAYERS - 1; return; }
-    p = r + k; if (p >= PLAYERS - 1) p -= PLAYERS - 1;
-    q = r - k; if (q < 0) q += PLAYERS - 1;
-}
 
 // tan(x / 2) of the turn by x, |x| <= pi / 4, that makes two rows orthogonal: d is the difference of their squared lengths, g
 // twice their product, tan(2 x) = g / d. It is sin(2 x) q(cos(2 x)), q(c) = 1 / (2 k (1 + k)), k = sqrt((1 + c) / 2), and the

@@ -27,8 +27,9 @@ from typing import Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
-from spectralgrad.kernels import jacobi, syev
+from spectralgrad.kernels import jacobi, small_svd, svd, syev
 
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
@@ -48,6 +49,9 @@ Whitening = Literal["zca", "pca"]
 _KERNEL_FROM = {torch.float32: ((128, 1), (192, 8)), torch.float64: ((64, 1), (96, 64))}
 _ONE_BLOCK = 128  # up to this n roots are taken by eigenvectors there, and beyond it by products
 _CUSOLVER_BATCHES = 32  # the largest n for which a cuSOLVER without XsyevBatched has a batched kernel
+_TRIANGLE = 128  # up to this many columns, or rows, the kernels of the SVD beat cuSOLVER for a single matrix too
+_SEVERAL = 16  # beyond it, from so many matrices on
+_TALL = 8192  # rows from which one matrix is better off with all multiprocessors
 _MANY = 768
 _INVERSE_ROOTS: tuple[Root, ...] = (
     "inverse sqrt",
@@ -75,6 +79,9 @@ class Auto(Solver):
     CUDA without XsyevBatched (before 12.6): the same, but plain `Jacobi` where the kernel does not run, for 768 or more
     matrices in single precision of n > 32, which torch takes one after the other.
 
+    Singular values, CUDA and real: our kernels, for min(m, n) up to 128, and up to 512 x 512 from 16 matrices on. A single
+    matrix of more than 8192 rows is torch's, as are complex ones, and all on the CPU.
+
     >>> import spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(3))
     Lapack()
@@ -95,6 +102,14 @@ class Auto(Solver):
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)
+
+    def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        if not svd.runs_on(A):
+            return None
+        m, n = A.shape[-2:]
+        if A.numel() // (m * n) < _SEVERAL and (min(m, n) > _TRIANGLE or max(m, n) > _TALL):
+            return None
+        return svd.svd(A, device_counter("nonfinite_input", A.device))
 
 
 def _is_kernels(n: int, batch: int, dtype: torch.dtype) -> bool:
@@ -220,6 +235,11 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
     """
     large = min(A.shape[-2:]) > _ONE_BLOCK
     return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
+
+
+def polar_in_kernel(A: Tensor, solver: Solver) -> bool:
+    """Whether one kernel takes the polar factors of ``A`` (*B, m, n): of small real matrices on CUDA."""
+    return isinstance(solver, Auto) and not torch.compiler.is_compiling() and small_svd.runs_on(A)
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:

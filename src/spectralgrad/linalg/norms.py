@@ -16,6 +16,7 @@ from torch import Tensor
 
 from spectralgrad.validation import as_matrix, checking, require_number
 
+from .choices import AUTO
 from .precision import matmul
 from .scalars import Power
 from .scaling import bounded, exponent, shifted
@@ -89,7 +90,7 @@ class _Schatten(Trace):
     p: float
 
     def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        U, S, Vh = decompose_svd(self.who, M, tolerance is not None)
+        U, S, Vh = decompose_svd(self.who, M, AUTO, tolerance is not None)
         return S, U, Vh
 
     def trace(self, factors: Factors) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 from spectralgrad.validation import as_matrix, checking, require_number
 
 from .calculus import AnyScale, evaluate
+from .choices import AUTO
 from .precision import matmul
 from .scaling import exponent, shifted
 from .solvers import decompose_svd
@@ -70,7 +71,7 @@ class _Pinv(AnyScale):
     handle = 0
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        U, S, Vh = decompose_svd("pinv", A, tolerance is not None)
+        U, S, Vh = decompose_svd("pinv", A, AUTO, tolerance is not None)
         if S.shape[-1] == 0:
             return A.clone(), A.clone(), U, S, Vh
         scale = exponent(S, 1)

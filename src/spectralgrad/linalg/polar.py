@@ -19,18 +19,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import device_counter
 from spectralgrad.errors import DefinitenessError
+from spectralgrad.kernels import small_svd
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 from .calculus import AtScale1, evaluate
-from .choices import AUTO, for_polar
+from .choices import AUTO, for_polar, polar_in_kernel
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
 from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import are_ordinary, at_hand, cast, exponent, moved, shifted
+from .scaling import are_ordinary, at_hand, cast, exponent, in_batched_backward, moved, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
@@ -105,13 +107,26 @@ class BySVD(_Polar):
     All but `value` holds for every Q H = A with H = V diag(S) V^H Hermitian, of either sign, if no s_i + s_j is negative.
     """
 
-    who: str = "polar"
+    who: str
+    solver: Solver
     eps: float | None = None  # what rounding is relative to; None: that of the dtype
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        U, S, Vh = decompose_svd(self.who, A, check=tolerance is not None)
-        Q = matmul(U, Vh)
-        return Q, Q.clone(), S, Vh.mH.contiguous()
+        check = tolerance is not None
+        if polar_in_kernel(A, self.solver):
+            Q, S, V = factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
+        else:
+            U, S, Vh = decompose_svd(self.who, A, self.solver, check)
+            Q, V = matmul(U, Vh), Vh.mH.contiguous()
+        return Q, Q.clone(), S, V
+
+    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+        return _in_kernel(factors[0])
+
+    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+        if _in_kernel(factors[0]) and type(E) is Tensor and not in_batched_backward(E):
+            return small_svd.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
+        return super().first(factors, E)
 
     def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
         Q, S, V = factors
@@ -131,6 +146,24 @@ class BySVD(_Polar):
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
         return matmul(V * S.unsqueeze(-2), V.mH)
+
+
+def factors_in_kernel(
+    who: str, A: Tensor, check: bool, *, special: bool, eps: float, not_unique: Tensor | None = None
+) -> small_svd.Polar:
+    """Q, sigma and V of ``A`` in one kernel; arguments as in `small_svd.polar`."""
+    if check:
+        require_finite(who, A, "A")
+    return small_svd.polar(A, special, eps, device_counter("nonfinite_input", A.device), not_unique)
+
+
+def rounding_unit(A: Tensor, eps: float | None) -> float:
+    """``eps``, or if it is None that of the dtype."""
+    return float(torch.finfo(A.dtype).eps) if eps is None else eps
+
+
+def _in_kernel(Q: Tensor) -> bool:
+    return not torch.compiler.is_compiling() and small_svd.runs_on(Q)
 
 
 @dataclass(frozen=True)
@@ -181,7 +214,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     Args:
         A: (*B, m, n), real or complex, any shape.
         gradient: None or `Exact()` for the exact gradient; another rule goes through the singular vectors.
-        solver: `Auto()`, `Lapack()` or `SVD()` by SVD; `NewtonSchulz()` by matrix products, for full rank;
+        solver: `Auto()`, `Lapack()` or `SVD()` by SVD, as in `svd`; `NewtonSchulz()` by matrix products, for full rank;
             `NewtonSchulz(steps=5)` that many, differentiated through.
 
     Returns:
@@ -201,11 +234,11 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = evaluate(BySVD(), X, 0.0 if check else None)
+        Q = evaluate(BySVD("polar", choice.solver), X, 0.0 if check else None)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:
-        U, _, Vh = singular_triplets("polar", X, choice.rule, check)
+        U, _, Vh = singular_triplets("polar", X, choice, check)
         Q = matmul(U, Vh)
     return Q if X is A else Q.to(A.dtype)
 

@@ -64,12 +64,12 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
     if not callable(f):
         raise OptionError(f"`singular_map`: f must be a function of a tensor, got {f!r}.")
     X = as_matrix("singular_map", A, square=False, name="A")
-    for_svd("singular_map", None, solver)
+    choice = for_svd("singular_map", None, solver)
     if X.shape[-2] < X.shape[-1]:
         return singular_map(A.mH, f, solver=solver).mH
     tolerance = 0.0 if checking(A) else None
     function = Elementwise(function=f)
-    Y, S = mapped(_SingularBasis("singular_map", function), X, tolerance)
+    Y, S = mapped(_SingularBasis("singular_map", function, choice.solver), X, tolerance)
     if tolerance is not None and not is_transformed(Y):
         _require_odd(function, S.detach())
     return Y if X is A else Y.to(A.dtype)
@@ -128,8 +128,10 @@ class _SingularBasis(Frame):
     """Factors: S (*B, n), U (*B, m, n), the handle, and Vh (*B, n, n). Differences L (*B, n, 2n + 1), in float64: f[s_i, .]
     at s_j, at -s_j and at 0."""
 
+    solver: Solver
+
     def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        U, S, Vh = decompose_svd(self.who, M, tolerance is not None)
+        U, S, Vh = decompose_svd(self.who, M, self.solver, tolerance is not None)
         return S, U, Vh
 
     def matrix(self, factors: Factors, y: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_flag
 
 from .calculus import batched, call
-from .choices import AUTO, for_svd
+from .choices import AUTO, ByRule, for_svd
 from .decomposition import Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
@@ -50,7 +50,8 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO, full_
         A: (*B, m, n), real or complex, any shape.
         gradient: a rule for the gaps of the singular values; None means `Lorentzian()`. Sums of singular values and 1/S
             take no rule: they are exact, and 0 where they would divide by rounding.
-        solver: `Auto()`, `Lapack()` or `SVD()`; all are LAPACK's divide and conquer (on CUDA: torch's choice).
+        solver: `Lapack()` and `SVD()` are LAPACK's divide and conquer (on CUDA: torch's choice). `Auto()` is that on the CPU
+            and one-sided Jacobi in our kernels on CUDA, for real matrices: see `Auto`.
         full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
             the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
 
@@ -70,7 +71,7 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO, full_
     X = as_matrix("svd", A, square=False, name="A")
     require_flag("svd", "full_matrices", full_matrices)
     choice = for_svd("svd", gradient, solver)
-    U, S, Vh = singular_triplets("svd", X, choice.rule, checking(A))
+    U, S, Vh = singular_triplets("svd", X, choice, checking(A))
     if full_matrices:
         U, Vh = _completed(U, X), _completed(Vh.mH, X).mH
     return SingularTriplets(as_given(U, A), as_given(S, A), as_given(Vh, A))
@@ -92,12 +93,12 @@ def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
     """
     X = as_matrix("svdvals", A, square=False, name="A")
     choice = for_svd("svdvals", None, solver)
-    return as_given(singular_triplets("svdvals", X, choice.rule, checking(A))[1], A)
+    return as_given(singular_triplets("svdvals", X, choice, checking(A))[1], A)
 
 
-def singular_triplets(who: str, A: Tensor, rule: Rule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+def singular_triplets(who: str, A: Tensor, choice: ByRule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, Vh with the rule's gradient, of an ``A`` (*B, m, n) that can be decomposed."""
-    U, S, Vh = factorise(_Svd(who, rule), 0.0 if check else None, A)
+    U, S, Vh = factorise(_Svd(who, choice.rule, choice.solver), 0.0 if check else None, A)
     return U, S, Vh
 
 
@@ -132,9 +133,10 @@ class _Svd:
 
     who: str
     rule: Rule
+    solver: Solver
 
     def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return decompose_svd(self.who, matrices[0], tolerance is not None)
+        return decompose_svd(self.who, matrices[0], self.solver, tolerance is not None)
 
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         k = exponent(factors[1], 1)

@@ -143,7 +143,7 @@ class Bures(Equation):
         return matmul(given, R.unsqueeze(-3))
 
     def pairs(self, Y: Tensor) -> tuple[Tensor, Tensor]:
-        _, s, Vh = decompose_svd("spd.mean", Y, False)
+        _, s, Vh = decompose_svd("spd.mean", Y, AUTO, False)
         return _lifted(s), Vh.mH
 
     def f(self, spectrum: Tensor) -> Tensor:

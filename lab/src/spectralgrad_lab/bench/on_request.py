@@ -19,6 +19,8 @@ SECTIONS = {
     "layouts": "whitening / batch norm by dtype and memory format: by events, by the wall clock, as a CUDA graph",
     "newton": "roots by products, products in float64 / in float32; a batched product; pooling of a small map",
     "power": "milliseconds of a whitening step by the papers' power iterations, 19 steps, beside the exact gradient",
+    "svd": "torch.linalg.svd / sg.svd, forward, random matrices: how many times faster",
+    "polar": "forward + backward of polar factors: milliseconds, and torch's autograd through its svd beside",
     "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
 }
 PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
@@ -89,6 +91,21 @@ def _power(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("power", d, 128, POWER_TARGETS[d], MAPS, kind=kind) for kind in POWER_KINDS for d in sizes]
 
 
+def _svd(targets: dict[tuple[int, int, int], float]) -> list[Case]:
+    """Of (batch, m, n), with the target in float32; float64 is to reach a third of it."""
+    return [
+        Case("svd", min(m, n), batch, target / (1 if dtype == "float32" else 3), (m, n), function="svd", dtype=dtype)
+        for (batch, m, n), target in targets.items()
+        for dtype in ("float32", "float64")
+    ]
+
+
+def _polar(targets: dict[tuple[int, int], float]) -> list[Case]:
+    """Of (batch, n), with the milliseconds that each may take in float32."""
+    functions = ("polar", "procrustes", "procrustes, special")
+    return [Case("polar", n, batch, ms, (n, n), function=name) for (batch, n), ms in targets.items() for name in functions]
+
+
 def _settings(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("settings", d, 128, shape=MAPS, kind=name) for d in sizes for name in PASSES]
 
@@ -118,6 +135,16 @@ GPU = [
     *_layouts(GROUP_SIZES),
     *_newton((64, 128, 192, 256, 512), (16, 64, 256)),
     *_power((16, 64)),
+    *_svd(
+        {
+            (256, 64, 64): 300.0,
+            (64, 128, 128): 100.0,
+            (300, 900, 100): 100.0,
+            (100_000, 3, 3): 100.0,
+            (1_000_000, 3, 3): 100.0,
+        }
+    ),
+    *_polar({(1_000_000, 3): 3.0, (256, 64): 1.5}),
     *_settings((16, 32, 64)),
 ]
 GPU_QUICK = [
@@ -127,6 +154,8 @@ GPU_QUICK = [
     *_layouts((16,)),
     *_newton((256,), (16,)),
     *_power((16,)),
+    *_svd({(256, 64, 64): 300.0}),
+    *_polar({(1_000_000, 3): 3.0}),
     *_settings((16,)),
 ]
 

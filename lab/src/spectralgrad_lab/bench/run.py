@@ -57,6 +57,8 @@ TASKS: dict[str, Task] = {
     "layouts": _later("kernels", "time_layouts"),
     "newton": _later("newton", "time_newton"),
     "power": _later("power", "time_power"),
+    "svd": _later("triplets", "time_svd"),
+    "polar": _later("triplets", "time_polar"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps

@@ -38,6 +38,10 @@ class Solver(ABC):
         """
         return None
 
+    def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        """U, S, Vh of any real ``A`` (*B, m, n), NaN and counted where it is not finite; None leaves them to torch."""
+        return None
+
 
 COMPILABLE: dict[str, type[Solver]] = {}  # by name: under torch.compile a solver travels as its name and its options
 _Kind = TypeVar("_Kind", bound=type[Solver])

@@ -72,31 +72,41 @@ def _decompose_compiled(M: Tensor, solver: str, options: list[int], start: Tenso
     return w, V.contiguous()
 
 
-def decompose_svd(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Reduced singular value decomposition of ``A`` (*B, m, n) through the same chain."""
+def decompose_svd(who: str, A: Tensor, solver: Solver, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Reduced singular value decomposition of ``A`` (*B, m, n): by the solver's kernels, or by torch through the same chain.
+
+    Without ``check`` values are not looked at: a matrix with NaN or Inf gives NaN and is counted.
+    """
     if torch.compiler.is_compiling():
-        return _decompose_svd_compiled(who, A, check)
-    U, S, Vh = _checked_svd(who, A, check)
+        return _decompose_svd_compiled(who, A, type(solver).__name__, list(astuple(solver)), check)  # type: ignore[call-overload]
+    U, S, Vh = _checked_svd(who, A, solver, check)
     return U.contiguous(), S, Vh.contiguous()
 
 
-def _decompose_svd_fake(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
+def _decompose_svd_fake(who: str, A: Tensor, solver: str, options: list[int], check: bool) -> tuple[Tensor, Tensor, Tensor]:
     *batch, m, n = A.shape
     k = min(m, n)
     return A.new_empty(*batch, m, k), A.new_empty(*batch, k, dtype=A.real.dtype), A.new_empty(*batch, k, n)
 
 
-@opaque("decompose_svd(str who, Tensor A, bool check) -> (Tensor, Tensor, Tensor)", _decompose_svd_fake)
-def _decompose_svd_compiled(who: str, A: Tensor, check: bool) -> tuple[Tensor, Tensor, Tensor]:
-    return decompose_svd(who, A, check)
+@opaque(
+    "decompose_svd(str who, Tensor A, str solver, int[] options, bool check) -> (Tensor, Tensor, Tensor)",
+    _decompose_svd_fake,
+)
+def _decompose_svd_compiled(
+    who: str, A: Tensor, solver: str, options: list[int], check: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    return decompose_svd(who, A, COMPILABLE[solver](*options), check)
 
 
-def _checked_svd(who: str, A: Tensor, check: bool) -> Factors:
+def _checked_svd(who: str, A: Tensor, solver: Solver, check: bool) -> Factors:
     if A.numel() == 0:
         return _svd(A)
+    if check and A.device.type != "cpu":  # there `_solve` does not look, and here LAPACK's failure leads to the same words
+        require_finite(who, A, "A")
+    if (factors := solver.triplets(A)) is not None:
+        return factors
     if check:
-        if A.device.type != "cpu":  # there `_solve` does not look, and here LAPACK's failure leads to the same words
-            require_finite(who, A, "A")
         return _solve(who, A, _svd)
     broken = _broken(A)
     U, S, Vh = _solve(who, A.masked_fill(broken, 0), _svd, look=A.device.type == "cpu")
