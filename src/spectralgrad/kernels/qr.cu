@@ -44,6 +44,11 @@ struct Column {
         return sum;
     }
 
+    __device__ __forceinline__ void take(const Column& other, bool really) {  // by selection: an index would need memory
+        #pragma unroll
+        for (int r = 0; r < STEPS; ++r) x[r] = really ? other.x[r] : x[r];
+    }
+
     __device__ __forceinline__ void add(real factor, const Column& other) {
         #pragma unroll
         for (int r = 0; r < STEPS; ++r) x[r] += factor * other.x[r];
@@ -163,8 +168,14 @@ factor(const real* __restrict__ A, real* __restrict__ reflectors, real* __restri
                     }
                     x[c].add(-t * w[c], v);
                 }
-                if (k == j + 1 && k < n)
-                    reflect(x[c], piece ? triangle + k * n + k : nullptr, k, rows, next, reflector + (int64)k * rows, tau + k, lane);
+            }
+            const int k = j + 1;
+            if (k < n && k % WARPS == warp) {  // v has done its work: it takes the next column, whichever register holds it
+                #pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) v.take(x[c], c == k / WARPS);
+                reflect(v, piece ? triangle + k * n + k : nullptr, k, rows, next, reflector + (int64)k * rows, tau + k, lane);
+                #pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) x[c].take(v, c == k / WARPS);
             }
             __syncthreads();
         }
