@@ -41,13 +41,13 @@ def off_orthogonal(W: Tensor) -> float:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("size", [0.0, 1e-9, 1e-3, 0.3, 3.0, 40.0, 300.0])
+@pytest.mark.parametrize("size", [0.0, 1e-9, 1e-3, 0.3, 3.0, 12.0])
 def test_error_is_what_the_derivation_says(shape: tuple[int, int], size: float) -> None:
     A = size * random(*shape)
     W = skew_exponential(A)
     assert norm_of(A) < REACH
-    assert float((W - exact(A)).abs().max()) <= 14 * EPS * max(norm_of(A), 1)
-    assert off_orthogonal(W) <= 14 * EPS * max(norm_of(A), 1)
+    assert float((W - exact(A)).abs().max()) <= 10 * EPS * max(norm_of(A), 1)
+    assert off_orthogonal(W) <= 10 * EPS * max(norm_of(A), 1)
 
 
 def test_factorials_are_exact() -> None:
@@ -130,9 +130,9 @@ def test_host_reads_nothing(shape: tuple[int, int]) -> None:
 def test_no_digit_is_lost_to_the_identity() -> None:
     """Control: with I + E squared in the place of E doubled a small angle has lost twelve bits."""
     S = torch.tensor([[0.0, 1e-5], [-1e-5, 0.0]], dtype=torch.float64)
-    X = torch.eye(2, dtype=torch.float64) + S / 2**12
-    for _ in range(12):
+    X = torch.eye(2, dtype=torch.float64) + S / 2**8
+    for _ in range(8):
         X = X @ X
     sine = float(mpmath.sin(mpmath.mpf(1e-5)))
-    assert abs(float(_exponential(S / 2**12)[0, 1]) - sine) <= 14 * EPS * 1e-5
+    assert abs(float(_exponential(S / 2**8)[0, 1]) - sine) <= 10 * EPS * 1e-5
     assert abs(float(X[0, 1]) - sine) > 100 * EPS * 1e-5

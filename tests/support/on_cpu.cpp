@@ -37,6 +37,14 @@ extern "C" void run_retrace(unsigned blocks, unsigned threads, unsigned bytes, c
                             const real* size, const real* rows, const real* gw, const real* gV, real* out, int n, int steps) {
     launch(blocks, threads, bytes, [=] { retrace(H, rank, size, rows, gw, gV, out, n, steps); });
 }
+#elif defined(OF_scale)
+extern "C" void run_exponent(unsigned blocks, unsigned threads, unsigned bytes, const real* x, real* out, int64 size) {
+    launch(blocks, threads, bytes, [=] { exponent(x, out, size); });
+}
+extern "C" void run_shift(unsigned blocks, unsigned threads, unsigned bytes, const real* x, const real* k, real* out, int64 size,
+                          int64 count) {
+    launch(blocks, threads, bytes, [=] { shift(x, k, out, size, count); });
+}
 #elif defined(OF_svd)
 extern "C" void run_svd(unsigned blocks, unsigned threads, unsigned bytes, const real* A, const int* exponents, real* left, real* S,
                         real* right, real* workspace, counter* nonfinite, int* sweeps, int64 batch, int m, int n, int64 matrix,

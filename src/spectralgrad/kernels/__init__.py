@@ -7,6 +7,7 @@ Entry points, with the twin that answers where a kernel does not run:
     jacobi         eigenpairs of symmetric matrices (CUDA C++)                 linalg.solvers.Jacobi
     syev           cuSOLVER's batched eigensolver, any size and dtype          torch.linalg.eigh
     spectral       V f(w) V^T and its derivative (CUDA C++)                    linalg.functions with linalg.scalars
+    scale          exponents of matrices, and their powers of two (CUDA C++)   linalg.scaling
     power          the papers' power iterations and gradients (CUDA C++)       linalg.power
     whitening      a training step of ZCA whitening out of the first four      the general node of nn.nodes
     graphs         functions of tensors that a GPU replays                     the function itself

@@ -19,9 +19,10 @@
 
 #include "tournament.cuh"
 
-constexpr int power_of_two_below(int x) { return x < 2 ? 1 : 2 * power_of_two_below(x / 2); }
+template <int X> struct PowerOfTwoBelow { static constexpr int VALUE = 2 * PowerOfTwoBelow<X / 2>::VALUE; };
+template <> struct PowerOfTwoBelow<1> { static constexpr int VALUE = 1; };
 constexpr int SHARE = (N + WIDTH - 1) / WIDTH;                // entries of it for each of them
-constexpr int ACROSS = power_of_two_below(WIDTH < CHUNKS ? WIDTH : CHUNKS);  // threads that take a row by chunks
+constexpr int ACROSS = PowerOfTwoBelow<(WIDTH < CHUNKS ? WIDTH : CHUNKS)>::VALUE;  // threads that take a row by chunks
 
 // Squares of the norms of all rows.
 __device__ __forceinline__ void measure(const real* G, real* length, int t) {

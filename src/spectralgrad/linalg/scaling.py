@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.kernels import scale
 from spectralgrad.validation import is_transformed
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
@@ -27,6 +28,8 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
     if x.numel() == 0:
         return x.new_zeros(x.shape[: x.ndim - dims], dtype=x.real.dtype)
+    if not torch.compiler.is_compiling() and scale.runs_on(x):
+        return scale.exponent(x, dims)
     x = _resolved(x) if x.is_complex() else x
     parts = (x.real, x.imag) if x.is_complex() else (x,)
     first, *others = (part.abs().amax(tuple(range(-dims, 0))) for part in parts)
@@ -50,6 +53,8 @@ def shifted(x: Tensor, k: Tensor) -> Tensor:
     if x.is_complex():
         x = _resolved(x)
         return torch.complex(shifted(x.real, k), shifted(x.imag, k))
+    if not torch.compiler.is_compiling() and scale.runs_on(x) and scale.takes_powers(x, k):
+        return scale.shifted(x, k)
     limit = math.frexp(largest_number(x))[1] - 1  # the largest k for which 2^k is a number; log2 rounds up to one more
     k = k.reshape((*k.shape, *(1,) * (x.ndim - k.ndim))).clamp(-2 * limit, 2 * limit).to(x.dtype)
     half = torch.floor(k / 2)  # in two steps: 2^k itself may be out of range

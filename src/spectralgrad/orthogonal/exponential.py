@@ -13,15 +13,15 @@ X' = T X - B^T B Y and Y' = X, so that with any c > 0
 2k x 2k, and smooth in B^T B: no QR or SVD of B, whose derivatives would fail at B = 0. c only balances the two blocks.
 
 Series and doublings. `torch.matrix_exp` reads norms on the host to choose how often to square, which makes it wait for a
-GPU and cannot be captured in a CUDA graph. Here nothing is chosen by values: E(S) = exp(S) - I of S / 2^12 by its series to
-degree 16, in six products, and then twelve times
+GPU and cannot be captured in a CUDA graph. Here nothing is chosen by values: E(S) = exp(S) - I of S / 2^8 by its series to
+degree 16, in six products, and then eight times
 
     E(2S) = 2 E(S) + E(S)^2.
 
-Written for E and not for I + E a small S loses no digits to the I: with E_j near 2^j S/2^12 up to a norm of 2, doubling j
-rounds by eps |E_j|, which the doublings after it, orthogonal maps, carry on 2^(12-j)-fold: eps |S| each, in all
-|error| <= 14 eps |S|. What the series leaves out is r^16/17! of E for |S| <= 2^12 r, below eps / 2 at r = 0.8. So |S| up to
-3277 is reached, some five hundred turns; beyond it S is scaled back to there by a factor that counts as constant, and the
+Written for E and not for I + E a small S loses no digits to the I: with E_j near 2^j S/2^8 up to a norm of 2, doubling j
+rounds by eps |E_j|, which the doublings after it, orthogonal maps, carry on 2^(8-j)-fold: eps |S| each, in all
+|error| <= 10 eps |S|. What the series leaves out is r^16/17! of E for |S| <= 2^8 r, below eps / 2 at r = 0.8. So |S| up to
+205 is reached, some thirty turns; beyond it S is scaled back to there by a factor that counts as constant, and the
 columns stay orthonormal. As |S|_2 <= |S|_F / 2^(1/2) <= 2^(1/2) |A|_F the norm of A decides. `linalg.expm` is for Hermitian
 matrices and real exponents: of i S it would give exp(i S). No derivative of all this knows a gap either.
 
@@ -41,7 +41,7 @@ from torch.autograd import Function
 from spectralgrad.linalg.calculus import call, in_transform
 from spectralgrad.linalg.precision import matmul
 
-_DOUBLINGS = 12
+_DOUBLINGS = 8
 _RADIUS = 0.8  # the norm up to which the series is exact to rounding
 REACH = _RADIUS * 2**_DOUBLINGS  # the norm of S up to which exp(S) is
 _POWERS = 4  # of S, which the series is made of: to degree 4 * 4
@@ -68,13 +68,13 @@ def skew_exponential(A: Tensor) -> Tensor:
 
 
 def _share(A: Tensor) -> Tensor:
-    """2^-12, or less where the skew matrix of A is out of reach: what the series gets of it."""
+    """2^-8, or less where the skew matrix of A is out of reach: what the series gets of it."""
     square = 2 * A.detach().square().sum()
     return (_RADIUS**2 / square.clamp(min=REACH**2)).sqrt()
 
 
 def _exponential(S: Tensor) -> Tensor:
-    """exp(2^12 S), (n, n)."""
+    """exp(2^8 S), (n, n)."""
     E = _series(S)
     for _ in range(_DOUBLINGS):
         E = _doubled(E)
@@ -100,7 +100,7 @@ def _coefficients(like: Tensor) -> Tensor:
 
 
 class _Doubled(Function):
-    """Autograd's own backward of the same takes two launches more, twelve times."""
+    """Autograd's own backward of the same takes two launches more, eight times."""
 
     @staticmethod
     def forward(ctx: Any, E: Tensor) -> Tensor:
