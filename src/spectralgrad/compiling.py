@@ -8,6 +8,8 @@ with what torch itself sets.
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
+
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
 
@@ -25,3 +27,9 @@ def constant_when_compiled(function: Marked) -> Marked:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+@constant_when_compiled
+def is_exporting() -> bool:
+    """`torch.compiler.is_exporting`, which torch 2.11's compiler takes for true wherever it meets it."""
+    return torch.compiler.is_exporting()

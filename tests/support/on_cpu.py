@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import spectralgrad.kernels
-from spectralgrad.kernels import jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd
+from spectralgrad.kernels import jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
 
 HERE = Path(__file__).parent
 SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
@@ -52,7 +52,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    for module in (jacobi, power, qr, scale, small_svd, spectral, svd):
+    for module in (jacobi, power, qr, scale, small_svd, spectral, svd, syev):
         for cached in ("_kernel", "_compiled"):
             if hasattr(module, cached):
                 getattr(module, cached).cache_clear()

@@ -2,11 +2,15 @@
 
 torch has it in its libraries since CUDA 12.6, but takes the matrices of a batch one after the other before torch 2.12, and
 waits for the result in every version. A call from here does neither.
+
+Its kernels multiply entries with each other, and what underflows there makes a result NaN or vectors that are not
+orthogonal: in single precision entries below 1e-19 of the largest do (H200, CUDA 13). So it gets matrices at scale 1,
+without entries that are below eps^2 of it, far below its rounding; see syev.cu.
 """
 
 import ctypes
 import threading
-from ctypes import POINTER, byref, c_int, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_int, c_int64, c_longlong, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +18,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from . import nvrtc
 from .devices import cuda_obstacle
+from .nvrtc import addresses
 
 LARGEST_BATCH = 1 << 14  # of one call; it refuses some 32,000 and more (CUDA 13.0), whatever their size
 _TYPES = {torch.float32: (0, 0), torch.float64: (1, 1), torch.complex64: (4, 0), torch.complex128: (5, 1)}  # of A and w
 _VECTORS, _LOWER = 1, 0  # CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER
 _SONAMES = {"12": "libcusolver.so.11", "13": "libcusolver.so.12"}  # by CUDA's major version
+_THREADS, _MANY_THREADS = 256, 1024  # of a block: for some numbers each, and for a whole matrix
+_STATE = 4  # 32-bit numbers of a State in syev.cu, in float32; two more in float64
 _handles = threading.local()  # a handle serves one thread at a time
 
 
@@ -49,11 +57,13 @@ def obstacle(device: torch.device) -> str | None:
     """What keeps the routine from being called on ``device``, in words; None where it is."""
     if (missing := cuda_obstacle(device)) is not None:
         return missing
-    return None if _library() is not None else "torch came without a libcusolver that has XsyevBatched (CUDA 12.6 or newer)"
+    if _library() is None:
+        return "torch came without a libcusolver that has XsyevBatched (CUDA 12.6 or newer)"
+    return nvrtc.obstacle(device)
 
 
 def runs_on(H: Tensor) -> bool:
-    """Whether `eigh` takes matrices (*B, n, n) like ``H``."""
+    """Whether `eigh` and `solve` take matrices (*B, n, n) like ``H``."""
     return (
         H.is_cuda
         and type(H) is Tensor
@@ -71,16 +81,56 @@ class Workspace(NamedTuple):
     host: int
 
 
-def eigh(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def eigh(M: Tensor, nonfinite: Tensor, failures: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues (*B, n), ascending, and eigenvectors (*B, n, n) of the Hermitian part of any ``M`` (*B, n, n).
+
+    The host never waits for the device. NaN where a matrix is not finite, and where the routine failed.
+
+    Args:
+        nonfinite, failures: int64 counters, to which these matrices are added.
+    """
+    index, n = M.device.index, M.shape[-1]
+    if index != torch.cuda.current_device():
+        with torch.cuda.device(index):
+            return eigh(M, nonfinite, failures)
+    M = M.resolve_conj().contiguous()
+    batch, real = M.numel() // (n * n), M.real.dtype
+    states = torch.empty(batch, _STATE + (2 if real == torch.float64 else 0), dtype=torch.int32, device=M.device)
+    H, numbers = torch.empty_like(M), c_longlong(M.numel() // batch * (2 if M.is_complex() else 1))
+    look, prepare, finish = (_compiled(name, M.dtype, index) for name in ("look", "prepare", "finish"))
+    look.launch(index, batch, _MANY_THREADS, *addresses(M, states, nonfinite), numbers)
+    places = c_int(n), c_longlong(M.numel())
+    prepare.launch(index, -(-M.numel() // _THREADS), _THREADS, *addresses(M, states, H), *places)
+    w, V, failed = solve(H)
+    finish.launch(index, batch, _MANY_THREADS, *addresses(states, failed, w, H, failures), c_int(n))
+    return w, V
+
+
+@lru_cache(maxsize=64)
+def _compiled(name: str, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
+    return nvrtc.Kernel("syev.cu", name, defines(name, dtype), 0, device)
+
+
+def defines(name: str, dtype: torch.dtype) -> dict[str, str | int | float]:
+    """The compile-time constants of syev.cu."""
+    limits = torch.finfo(dtype)
+    return {
+        "REAL": "float" if limits.bits == 32 else "double",
+        "PARTS": 2 if dtype.is_complex else 1,
+        "LARGEST": limits.max,
+        "TINY": limits.eps**2,
+        "THREADS": _THREADS if name == "prepare" else _MANY_THREADS,
+    }
+
+
+def solve(H: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (*B, n), ascending, eigenvectors (*B, n, n) and int32 (*B,), not 0 where a matrix did not converge.
 
     Args:
-        H: (*B, n, n), finite and Hermitian: its lower triangle is read. Contiguous; it is overwritten.
+        H: (*B, n, n), on the current device, finite and Hermitian: its lower triangle is read. Contiguous; it is
+            overwritten.
     """
-    index, n = H.device.index, H.shape[-1]
-    if index != torch.cuda.current_device():
-        with torch.cuda.device(index):
-            return eigh(H)
+    n = H.shape[-1]
     flat = H.view(-1, n, n)
     w = torch.empty(flat.shape[:-1], dtype=H.real.dtype, device=H.device)
     failed = torch.empty(len(flat), dtype=torch.int32, device=H.device)

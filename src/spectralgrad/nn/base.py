@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter, SyncBatchNorm, init
 
+from spectralgrad.compiling import is_exporting
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_number, is_transformed, is_whole
 
@@ -149,7 +150,7 @@ class BatchStatistics(Normalizer, Module):
     def _update(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
         """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
         # torch.export makes the block a graph of its own, and cannot load one again that changes a buffer.
-        with nullcontext() if torch.compiler.is_exporting() else torch.no_grad():
+        with nullcontext() if is_exporting() else torch.no_grad():
             self._move(samples, running)
 
     def _move(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:

@@ -2,7 +2,7 @@
 
 import torch
 
-from spectralgrad.compiling import constant_when_compiled
+from spectralgrad.compiling import constant_when_compiled, is_exporting
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import RootSolver, is_plain_products
 
@@ -14,7 +14,7 @@ def _to_onnx() -> bool:
 
 def require_no_onnx(who: str, solver: RootSolver) -> None:
     """Raise while torch.onnx exports, unless ``solver`` is a fixed number of products: ONNX has no eigendecomposition."""
-    if not torch.compiler.is_exporting() or not _to_onnx() or is_plain_products(solver):
+    if not is_exporting() or not _to_onnx() or is_plain_products(solver):
         return
     raise OptionError(
         f"`{who}`: ONNX has no eigendecomposition. In eval mode the layer is a fixed affine map: export "

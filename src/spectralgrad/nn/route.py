@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectralgrad.compiling import is_exporting
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
 from spectralgrad.kernels.moments import grouped_moments
@@ -187,7 +188,7 @@ def route_of(
         compiles_step: whether those of a step run for it as operators.
     """
     if torch.compiler.is_compiling():
-        plain = torch.compiler.is_exporting() or inside_transform() or not layer.is_kernel_step(x)
+        plain = is_exporting() or inside_transform() or not layer.is_kernel_step(x)
         return PLAIN if plain or not compiles_step(layer, x) else COMPILED
     if not takes(layer, x):
         return PLAIN

@@ -127,7 +127,7 @@ def xsyev_eigh(device: torch.device) -> Eigh | None:
     """cuSOLVER's routine on a copy of the input, as torch calls it, without torch's check of the outcome, which waits."""
 
     def eigh(M: Tensor) -> tuple[Tensor, Tensor]:
-        w, V, _ = syev.eigh(M.clone(memory_format=torch.contiguous_format))
+        w, V, _ = syev.solve(M.clone(memory_format=torch.contiguous_format))
         return w, V
 
     return eigh if syev.obstacle(device) is None else None

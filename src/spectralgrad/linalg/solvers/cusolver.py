@@ -1,21 +1,20 @@
-"""What cuSOLVER's routines need: eigenpairs by its batched routine, and care for entries that underflow when squared.
+"""Eigenpairs by cuSOLVER, and what its Jacobi kernels need, which torch calls for singular values and in older versions.
 
-Its kernels multiply entries with each other, and what underflows there makes a result NaN, 1 % wrong, or vectors that are
-not orthogonal: in single precision entries below 1e-19 of the largest do (H200, CUDA 13; `make fuzz DEVICE=cuda` found it).
-They are far below rounding, so they become zero.
+They multiply entries with each other, and what underflows there makes a result NaN or 1 % wrong: in single precision
+entries below 1e-19 of the largest do (H200, CUDA 13; `make fuzz DEVICE=cuda` found it). So small matrices in single
+precision go there in double, and entries whose squares would underflow even so become zero, far below rounding.
 """
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
-from torch.nn.functional import hardshrink
 
-from spectralgrad.counters import count_on_device
+from spectralgrad.counters import device_counter
 from spectralgrad.kernels import syev
 
-from ..precision import WIDE, hermitian_part
-from ..scaling import exponent, shifted
+from ..precision import WIDE
+from ..scaling import exponent
 
 JACOBI = 128  # n up to which torch chooses Jacobi's method there, which needs more than that: double precision
 
@@ -33,26 +32,7 @@ def eigh_of_anything(M: Tensor) -> tuple[Tensor, Tensor]:
 
     NaN where a matrix is not finite, which is counted, and where the routine failed, which is counted too.
     """
-    H = hermitian_part(M).contiguous()
-    size = torch.linalg.vector_norm(H, torch.inf, dim=(-2, -1))  # (*B,), NaN and Inf show
-    broken = ~torch.isfinite(size)
-    count_on_device("nonfinite_input", broken)
-    k = torch.frexp(size.masked_fill_(broken, 0)).exponent.to(size.dtype)
-    half = torch.floor(k / 2)  # in two steps: 2^-k itself may be out of range
-    for factor in (half, k - half):
-        H = H.mul_(torch.exp2(-factor)[..., None, None])
-    parts = torch.view_as_real(H) if H.is_complex() else H
-    parts.copy_(hardshrink(parts, torch.finfo(H.dtype).tiny ** 0.5)).masked_fill_(_beside(broken, parts), 0)
-    w, V, failed = syev.eigh(H)
-    count_on_device("solver_failed", failed.ne_(0))
-    unusable = broken | failed.bool()
-    H.masked_fill_(_beside(unusable, H), torch.nan)  # V lies in it
-    return shifted(w, k).masked_fill_(unusable.unsqueeze(-1), torch.nan), V
-
-
-def _beside(flags: Tensor, x: Tensor) -> Tensor:
-    """``flags`` (*B,) for the entries of ``x`` (*B, ...)."""
-    return flags.reshape(*flags.shape, *(1,) * (x.ndim - flags.ndim))
+    return syev.eigh(M, *(device_counter(event, M.device) for event in ("nonfinite_input", "solver_failed")))
 
 
 def carefully(solve: Callable[[Tensor], tuple[Tensor, ...]], H: Tensor) -> tuple[Tensor, ...]:
