@@ -21,6 +21,7 @@ _NOISE = 8  # times more for clouds, whose points carry the rounding of their co
 _CLEAR = 8  # times below or above that border, it is certain on which side a sum lies
 _COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one
 _MODERATE = {torch.float32: 60, torch.float64: 150}  # |log2| of scales whose products neither over- nor underflow
+_TWICE = {True: 232, False: 481}  # |log2| of 1e70 and 1e145: with and without a scale
 _ROUNDING = 1e3  # times eps: of a gradient, relative to the sizes it is made of
 
 
@@ -96,19 +97,15 @@ class Procrustes(Target):
         (R,), n, ulp = outcome.outputs, X.shape[-1], eps(X.dtype)
         Q, sigma, V = as_found(A, wide(R), _ZERO * n * ulp)
         yield is_rotation(R)
-        bound = LIMIT * n * ulp * sigma[:, 0] * n
+        bound = LIMIT * n * ulp * sigma[:, 0].abs() * n
         yield Check("nearest", ratio((special(A)[1].sum(-1) - (wide(R) * A).sum((-2, -1))).clamp(min=0), bound), R)
         E, doubt = inverse_sums(sigma, _ZERO * n * ulp)
         G = wide(cotangent(R, 0))
         expected, scale = pullback(Q, V, E, G), torch.exp2(-exponent.double())
         steepest = E.flatten(1).amax(1)
         fits = moderate(X) & ~doubt & (steepest * scale < largest(X.dtype) / 1e3)
-        bound = (_ROUNDING * n * ulp * (1 + ulp * steepest * sigma[:, 0]) * steepest * norm(G) * scale) + smallest_normal(
-            X.dtype
-        )
-        # An error of eps s_1 in sigma and V changes 1/(sigma_i + sigma_j) by eps kappa of it.
-        kappa = steepest * sigma[:, 0]
-        bound = bound * (1 + kappa)
+        kappa = steepest * sigma[:, 0].abs()  # an error of eps s_1 in sigma changes 1/(sigma_i + sigma_j) by eps kappa of it
+        bound = _ROUNDING * n * ulp * (1 + kappa) * steepest * norm(G) * scale + smallest_normal(X.dtype)
         error = norm(torch.where(fits[:, None, None], wide(outcome.gradient) - expected * scale[:, None, None], 0))
         yield Check("gradient", torch.where(fits, ratio(error, bound), 0.0), outcome.gradient, expected)
 
@@ -127,6 +124,14 @@ class Motion(Target):
         name = "umeyama" if self.scaled else "kabsch"
         return f"d = X.shape[-1] // 2\nY = tuple(sg.{name}(X[..., :d], X[..., d : 2 * d], X[..., -1]))"
 
+    def twice(self, X: Tensor) -> Tensor:
+        """Docs/alignment.md: of `umeyama` for sizes from 1e-70 to 1e70, of `kabsch` where points or weights are ordinary."""
+        d = X.shape[-1] // 2
+        within = [unit(part)[1].abs() <= _TWICE[self.scaled] for part in (X[..., :d], X[..., d:-1], X[..., -1:])]
+        if X.dtype == torch.float32:
+            return torch.ones(len(X), dtype=torch.bool)
+        return (within[0] & within[1] & within[2]) if self.scaled else ((within[0] & within[1]) | within[2])
+
     def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
         d, ulp = X.shape[-1] // 2, eps(X.dtype)
         R, t = (wide(y) for y in outcome.outputs[:2])
@@ -135,21 +140,22 @@ class Motion(Target):
         leaf = torch.where(fits[:, None, None], wide(X), 1).requires_grad_()
         cloud = _Cloud(leaf, d, ulp)
         Q, sigma, V = as_found(cloud.A.detach(), R, _ZERO * _NOISE * d * ulp)
+        top = sigma[:, 0].abs()
         missed = special(cloud.A.detach())[1].sum(-1) - (R * cloud.A.detach()).sum((-2, -1))
         noise = cloud.noise  # (B,): what rounding in float64 leaves in A
-        bound = LIMIT * d * (d * ulp * sigma[:, 0] + noise)
+        bound = LIMIT * d * (d * ulp * top + noise)
         yield Check("nearest", _where(fits, ratio(missed.clamp(min=0), bound)), outcome.outputs[0])
         s = torch.ones(len(X), dtype=torch.float64)
         if self.scaled:
             s = torch.where(cloud.single, 1, sigma.sum(-1) / torch.where(cloud.single, 1, cloud.variance.detach()))
             bound = LIMIT * (
-                ulp * s + (d * ulp * sigma[:, 0] + d * noise) / torch.where(cloud.single, 1, cloud.variance.detach())
+                ulp * s.abs() + (d * ulp * top + d * noise) / torch.where(cloud.single, 1, cloud.variance.detach())
             )
             sure = fits & ~cloud.doubt
             yield Check("scale", _where(sure, ratio((wide(outcome.outputs[2]) - s).abs(), bound)), outcome.outputs[2], s)
             s = wide(outcome.outputs[2])
         turned = s.unsqueeze(-1) * (R @ cloud.mean_x.detach().unsqueeze(-1)).squeeze(-1)
-        size = cloud.mean_y.detach().norm(dim=-1) + turned.norm(dim=-1) + cloud.far * (1 + s)
+        size = cloud.mean_y.detach().norm(dim=-1) + turned.norm(dim=-1) + cloud.far * (1 + s.abs())
         bound = LIMIT * d * ulp * size + smallest_normal(X.dtype)
         error = (t - (cloud.mean_y.detach() - turned)).norm(dim=-1)
         yield Check("translation", _where(fits, ratio(error, bound)), outcome.outputs[1])
@@ -175,9 +181,11 @@ class Motion(Target):
         (expected,) = torch.autograd.grad(loss, leaf)
         expected = torch.where((leaf[..., -1:] > 0), expected, 0).detach()
         steepest = E.flatten(1).amax(1)
-        kappa = steepest * sigma[:, 0]
-        lost = torch.where(kappa > 0, d * eps(torch.float64) * kappa + steepest * cloud.noise, 0)
-        sizes = cloud.gradient_sizes(steepest * norm(G), gt.norm(dim=-1) * (1 + s.detach()), s.detach(), self.scaled, gt)
+        kappa = steepest * sigma[:, 0].abs()
+        lost = torch.where(kappa > 0, d * eps(torch.float64) * kappa * (1 + kappa) + steepest * cloud.noise * (1 + kappa), 0)
+        sizes = cloud.gradient_sizes(
+            steepest * norm(G), gt.norm(dim=-1) * (1 + s.detach().abs()), s.detach().abs(), self.scaled
+        )
         for part, name, size in zip((slice(0, d), slice(d, -1), slice(-1, None)), ("x", "y", "weights"), sizes, strict=True):
             sure = fits & ~doubt & (size * len(X[0]) < largest(X.dtype) / 1e3)
             bound = _ROUNDING * (ulp + lost) * size + X[0].numel() * smallest_normal(X.dtype)
@@ -207,7 +215,8 @@ class _Cloud:
         self.mean_x, x, self.variance, self.single, doubt_x = self._around(x, share, ulp)
         self.mean_y, y, _, _, doubt_y = self._around(y, share, ulp)
         self.doubt = doubt_x | doubt_y
-        self.cx, self.cy = x.detach().flatten(1).abs().amax(1), y.detach().flatten(1).abs().amax(1)
+        around = (self.x - self.mean_x.detach().unsqueeze(-2), self.y - self.mean_y.detach().unsqueeze(-2))
+        self.cx, self.cy = (torch.where(used, p, 0).flatten(1).abs().amax(1) for p in around)
         self.A = (y * share).mT @ x
         far_x, far_y = (p.flatten(1).abs().amax(1) for p in (self.x, self.y))
         tiny = eps(torch.float64) * x.shape[-2]
@@ -224,7 +233,7 @@ class _Cloud:
         doubt = ((variance > border / _CLEAR) & (variance < border * _CLEAR)).detach()
         return mean, torch.where(single[:, None, None], 0, x), variance, single, doubt
 
-    def gradient_sizes(self, gA: Tensor, gt: Tensor, s: Tensor, scaled: bool, weight: Tensor) -> list[Tensor]:
+    def gradient_sizes(self, gA: Tensor, gt: Tensor, s: Tensor, scaled: bool) -> list[Tensor]:
         """What the gradients of x, y and weights are made of, summed up with absolute values (B,)."""
         most = self.share.flatten(1).amax(1) * self.share.shape[1]
         far = self.mean_x.detach().norm(dim=-1)

@@ -37,6 +37,8 @@ def draw(kind: str, dtype: torch.dtype, B: int, g: Generator, r: random.Random, 
     words = [("", 1.0) if ordinary else scale_of(dtype, r)] * len(parts)
     words = [scale_of(dtype, r) for _ in parts] if apart else words
     scaled = [rounded(dtype, part, scale) for part, (_, scale) in zip(parts, words, strict=True)]
+    if kind == "clouds":  # weights that underflowed, all of them
+        scaled[-1] = torch.where((scaled[-1] > 0).any(1, keepdim=True), scaled[-1], 1)
     along = -1 if kind in ("clouds", "views") else -2
     return name + (", scales apart" if apart else words[0][0]), torch.cat(scaled, along)
 

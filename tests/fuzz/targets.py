@@ -58,6 +58,10 @@ class Target:
         """Whether X (B, m, n) is still an input of this target: one that was made smaller may not be."""
         return True
 
+    def twice(self, X: Tensor) -> Tensor:
+        """Of which matrices (B,) a finite second derivative is promised."""
+        return torch.full((len(X),), self.alone)
+
     def status(self, options: dict[str, Any], X: Tensor) -> Tensor:
         """WORKS, MAY_RAISE or MUST_RAISE of each matrix (B,)."""
         return torch.full((len(X),), WORKS)

@@ -15,6 +15,7 @@ from torch.autograd import Function
 from spectralgrad.validation import is_transformed
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
+_ROOM = 2.0**200  # between a gradient that is held and the largest number of float64
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
 
@@ -63,12 +64,12 @@ def scaled_back(x: Tensor, q: Tensor) -> Tensor:
     return shifted(x * rest.reshape(*q.shape, *(1,) * (x.ndim - q.ndim)), whole)
 
 
-def bounded(x: Tensor) -> Tensor:
-    """x with overflow cut to the largest number; NaN stays."""
+def bounded(x: Tensor, limit: float | None = None) -> Tensor:
+    """x cut to a limit, or to the largest number; NaN stays."""
     if x.is_complex():
-        return torch.complex(bounded(x.real), bounded(x.imag))
-    largest = largest_number(x)
-    return x.clamp(-largest, largest)
+        return torch.complex(bounded(x.real, limit), bounded(x.imag, limit))
+    limit = largest_number(x) if limit is None else limit
+    return x.clamp(-limit, limit)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -84,6 +85,13 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
     function = _Moved if torch.compiler.is_compiling() else _MovedFunc
     result: Tensor = function.apply(x, k)
+    return result
+
+
+def held(x: Tensor) -> Tensor:
+    """x, with a gradient cut to 2^-200 times the largest number, so that the next steps cannot overflow. NaN stays."""
+    function = _Held if torch.compiler.is_compiling() else _HeldFunc
+    result: Tensor = function.apply(x)
     return result
 
 
@@ -108,6 +116,28 @@ class _MovedFunc(_Moved):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return moved(tangent, *ctx.saved_tensors)
+
+
+class _Held(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return held(bounded(grad, largest_number(grad) / _ROOM))
+
+
+class _HeldFunc(_Held):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return held(tangent)
 
 
 class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
