@@ -31,6 +31,7 @@ __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 
 _NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
 _SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
+_POINTS, _WEIGHTS = 40, 200  # bits that the slopes of far points and of their weights stay below the largest number
 _COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one point
 
 
@@ -107,10 +108,12 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
         s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) * inverse)  # (*B,)
         t = pair.mean_y - s.unsqueeze(-1) * _apply(R, pair.mean_x)
         return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
-    turned = held(R)  # each product of two slopes may overflow by itself, so each is cut by itself
+    turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
     s = product((turned * pair.A).sum((-2, -1))[..., None, None], inverse[..., None, None]).squeeze(-1)
     s = torch.where(pair.single.unsqueeze(-1), 1, s)  # (*B, 1)
-    along = product(s.unsqueeze(-1), held(_apply(turned, pair.mean_x)).unsqueeze(-2)).squeeze(-2)  # in the units of y
+    along = product(s.unsqueeze(-1), held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(
+        -2
+    )  # in the units of y
     t = _difference(pair.far.mean_y, moved(held(along), pair.far.ky))
     s = moved(held(s.squeeze(-1)), pair.far.ky - pair.far.kx)
     return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
@@ -173,10 +176,10 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
         if not (at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky)):
             kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
             every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
-            means = (product(held(every).mT, points).squeeze(-2) for points in (X, Y))
+            means = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
             far = _Far(*means, kx, ky)
-            X, Y = held(moved(X, -kx)), held(moved(Y, -ky))
-            share = None if share is None else held(share)
+            X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
+            share = None if share is None else held(share, _WEIGHTS)
     mean_x, X, variance, single = _around_mean(X, share, eps)
     mean_y, Y, _, _ = _around_mean(Y, share, eps)
     A = matmul((Y / Y.shape[-2] if share is None else Y * share).mT, X)

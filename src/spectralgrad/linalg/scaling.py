@@ -15,7 +15,7 @@ from torch.autograd import Function
 from spectralgrad.validation import is_transformed
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
-_ROOM = 2.0**200  # between a gradient that is held and the largest number of float64
+_TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
 
@@ -88,10 +88,13 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
     return result
 
 
-def held(x: Tensor) -> Tensor:
-    """x, with a gradient cut to 2^-200 times the largest number, so that the next steps cannot overflow. NaN stays."""
+def held(x: Tensor, bits: int = 128) -> Tensor:
+    """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
+
+    Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number.
+    """
     function = _Held if torch.compiler.is_compiling() else _HeldFunc
-    result: Tensor = function.apply(x)
+    result: Tensor = function.apply(x, bits)
     return result
 
 
@@ -120,24 +123,24 @@ class _MovedFunc(_Moved):
 
 class _Held(Function):  # twice, for torch.compile and for the rest: see calculus.py
     @staticmethod
-    def forward(x: Tensor) -> Tensor:
+    def forward(x: Tensor, bits: int) -> Tensor:
         return x.clone()
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+        ctx.bits = inputs[1]
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return held(bounded(grad, largest_number(grad) / _ROOM))
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return held(bounded(grad, largest_number(grad) / 2.0**ctx.bits), _TWICE), None
 
 
 class _HeldFunc(_Held):
     generate_vmap_rule = True
 
     @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return held(tangent)
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return held(tangent, ctx.bits)
 
 
 class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
