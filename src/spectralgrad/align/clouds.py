@@ -103,13 +103,15 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     """
     pair = _centred("umeyama", x, y, weights)
     R = pair.rotation()
-    inverse = 1 / torch.where(pair.single, 1, pair.variance)
+    variance = torch.where(pair.single, 1, pair.variance)
     if pair.far is None:
-        s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) * inverse)  # (*B,)
+        s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / variance)  # (*B,)
         t = pair.mean_y - s.unsqueeze(-1) * _apply(R, pair.mean_x)
         return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
     turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
-    s = product((turned * pair.A).sum((-2, -1))[..., None, None], inverse[..., None, None]).squeeze(-1)
+    k = exponent(variance.detach().unsqueeze(-1), 1)
+    reached, variance = moved((turned * pair.A).sum((-2, -1)), -k), moved(variance, -k)
+    s = product(reached[..., None, None], 1 / variance[..., None, None]).squeeze(-1)
     s = torch.where(pair.single.unsqueeze(-1), 1, s)  # (*B, 1)
     along = product(s.unsqueeze(-1), held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(
         -2
