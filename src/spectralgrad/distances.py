@@ -18,7 +18,7 @@ from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.rules import Lorentzian
 from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius, zero_tolerance
-from spectralgrad.linalg.scaling import cast, exponent, held, moved
+from spectralgrad.linalg.scaling import cast, exponent, held, moved, moved_last
 from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import (
     as_matrix,
@@ -36,7 +36,7 @@ __all__ = ["cca_loss", "frechet_distance", "frechet_distance_of"]
 _ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
 _NEGATIVE = 10  # times n eps l_max of the dtype given: further below zero is no covariance
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
-_OVERFLOW = 505  # the exponent of float64 samples whose squared distance is near the end of the range
+_OVERFLOW = 1010  # the exponent of squared distances of float64 near the end of the range
 # Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
 _PASSES = 3  # a product and its two gradients
 _TALL, _SVD = 3, 12  # of an SVD: times m n^2, and times n^3
@@ -289,8 +289,7 @@ def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, scales: _Scale
     square = square - square.detach().clamp(max=0)
     if scales is None:
         return cast(square, dtype)
-    near = moved(square, 2 * scales.k.clamp(max=_OVERFLOW))  # the gradient goes this way, and has room left for sums
-    return near + (moved(square.detach(), 2 * scales.k) - near.detach())
+    return moved_last(square, 2 * scales.k, _OVERFLOW)
 
 
 def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:

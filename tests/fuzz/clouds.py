@@ -125,12 +125,17 @@ class Motion(Target):
         return f"d = X.shape[-1] // 2\nY = tuple(sg.{name}(X[..., :d], X[..., d : 2 * d], X[..., -1]))"
 
     def twice(self, X: Tensor) -> Tensor:
-        """Docs/alignment.md: of `umeyama` for sizes from 1e-70 to 1e70, of `kabsch` where points or weights are ordinary."""
+        """Docs/alignment.md: of `umeyama` from 1e-70 to 1e70, of `kabsch` unless two sizes are far and opposite."""
         d = X.shape[-1] // 2
-        within = [unit(part)[1].abs() <= _TWICE[self.scaled] for part in (X[..., :d], X[..., d:-1], X[..., -1:])]
+        exponents = [unit(part)[1] for part in (X[..., :d], X[..., d:-1], X[..., -1:])]
+        within = [k.abs() <= _TWICE[self.scaled] for k in exponents]
         if X.dtype == torch.float32:
             return torch.ones(len(X), dtype=torch.bool)
-        return (within[0] & within[1] & within[2]) if self.scaled else ((within[0] & within[1]) | within[2])
+        return (
+            (within[0] & within[1] & within[2])
+            if self.scaled
+            else ((within[0] & within[1]) | (within[2] & (exponents[0].sign() == exponents[1].sign())))
+        )
 
     def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
         d, ulp = X.shape[-1] // 2, eps(X.dtype)

@@ -145,7 +145,8 @@ class Distance(Definite):
         error = torch.minimum((got - expected).abs(), torch.where(d <= off, got.abs(), torch.inf))
         yield Check("value", torch.where(fits, ratio(error, bound), 0.0), Y, expected)
         yield Check("not negative", torch.where(wide(Y) >= 0, 0.0, torch.inf), Y)
-        yield from self._gradients(X, outcome, p, N, d, scale, fits & (d > 8 * off / _LOST))
+        regular = LIMIT * n * eps(torch.float64) * sum(p.conditions()) < _LOST  # else what counts as zero decides
+        yield from self._gradients(X, outcome, p, N, d, scale, fits & regular & (d > 8 * off / _LOST))
 
     def _gradients(
         self, X: Tensor, outcome: Outcome, p: _Pair, N: Tensor, d: Tensor, scale: Tensor, fits: Tensor

@@ -88,6 +88,15 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
     return result
 
 
+def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
+    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room.
+
+    They are shorter than they should be there, and of the right direction.
+    """
+    near = moved(x, k.clamp(max=most))
+    return (near - near.detach()) + moved(x.detach(), k)
+
+
 def held(x: Tensor, bits: int = 128) -> Tensor:
     """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
 
