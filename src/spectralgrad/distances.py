@@ -95,8 +95,8 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
     scales = None
     if dtype == torch.float64:
         a, b = (torch.ceil(exponent(C.detach()) / 2) for C in (C1, C2))
-        means = torch.maximum(exponent(m1.detach(), 1), exponent(m2.detach(), 1))
-        scales = _Scales(a, b, torch.maximum(means, torch.maximum(a, b)))
+        k = torch.maximum(exponent(m1.detach(), 1), exponent(m2.detach(), 1))
+        scales = _Scales(a, b, torch.maximum(k, torch.maximum(a, b)))
         m1, m2, C1, C2 = moved(m1, -scales.k), moved(m2, -scales.k), moved(C1, -2 * a), moved(C2, -2 * b)
 
     roots = (_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))

@@ -178,8 +178,8 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
         if not (at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky)):
             kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
             every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
-            means = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
-            far = _Far(*means, kx, ky)
+            far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
+            far = _Far(far_x, far_y, kx, ky)
             X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
             share = None if share is None else held(share, _WEIGHTS)
     mean_x, X, variance, single = _around_mean(X, share, eps)

@@ -29,8 +29,8 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
 
     "affine" is |log(A^(-1/2) B A^(-1/2))|_F, which no congruence X -> C X C^H and no inversion changes; "logeuclid" is
     |log A - log B|_F; "bures" is (tr A + tr B - 2 tr (A^(1/2) B A^(1/2))^(1/2))^(1/2), the Wasserstein distance of centred
-    Gaussians. Error below about 10 eps k, k the condition number of A ("affine") or of both; for "bures" 10 eps k^(1/2),
-    relative to |A|^(1/2) + |B|^(1/2).
+    Gaussians. Error below about 10 eps k, k the larger condition number ("logeuclid") or the product of both ("affine",
+    whose C has that); for "bures" 10 eps k^(1/2), relative to |A|^(1/2) + |B|^(1/2).
 
     The square has an exact gradient everywhere, 0 at A = B. The gradient of the distance is bounded by the slope of the
     metric (for "affine" |A^-1|), and 0 where A and B do not differ beyond rounding.
