@@ -176,7 +176,7 @@ def test_self_distance(dtype: torch.dtype) -> None:
                     assert 0 <= float(value) < 300 * cases.eps(dtype)
                     assert all(g.abs().max() < 1e-6 for g in grads)
     below = torch.tensor(-1e-17, dtype=torch.float64, requires_grad=True)  # counts as zero, and keeps its gradient
-    value = distances._distance(torch.zeros(2, dtype=torch.float64), below, 0 * below, None, torch.float64)
+    value = distances._distance(torch.zeros(2, dtype=torch.float64), [below, 0 * below], 0 * below, None, torch.float64)
     assert float(value.detach()) == 0
     assert float(torch.autograd.grad(value, below)[0]) == 1
 
@@ -366,6 +366,18 @@ def test_every_scale(f: Callable[..., Tensor], dtype: torch.dtype) -> None:
                 total = first[0].sum() + first[1].sum()
                 second = torch.autograd.grad(total, (x, y), allow_unused=True, materialize_grads=True)
                 assert all(t.isfinite().all() for t in second)
+
+
+@pytest.mark.parametrize("size", [1e-100, 1e-170, 1e-300])
+def test_sets_of_very_different_sizes_keep_their_slopes(size: float) -> None:
+    """The slope of the overlap does not depend on the size of x, nor that of a covariance but for its root."""
+    x, y = cases.random(30, 3), cases.random(40, 3, seed=1)
+    x = x - x.mean(0)
+    want, got = (gradients(lambda z: sg.frechet_distance_of(z, y), k * x)[1][0] for k in (1e-20, size))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    C, zero = cases.with_spectrum(torch.tensor([1.0, 2, 3]), 1)[0], torch.zeros(3, dtype=torch.float64)
+    slopes = [gradients(lambda A: sg.frechet_distance(zero, A, zero, C), k * C)[1][0] * k**0.5 for k in (1e-40, size)]
+    torch.testing.assert_close(*slopes, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1e8])

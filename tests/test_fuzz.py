@@ -4,6 +4,7 @@ import random
 import signal
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from fuzz import families, table
+from fuzz import families, sets, table
 from fuzz.__main__ import main, parsed
-from fuzz.catalogue import TARGETS, by_name
+from fuzz.catalogue import TARGETS, by_name, function_of
+from fuzz.clouds import CLOUDS
+from fuzz.definite import DEFINITE
 from fuzz.differences import Exp, Log, Power, Scalar, Sine
 from fuzz.examine import examine, module
 from fuzz.minimise import snippet
-from fuzz.run import Plan, Run, batch
+from fuzz.run import Plan, Run, Tally, batch
+from fuzz.samples import SAMPLES
 from fuzz.singular import SINGULAR
 from fuzz.targets import Target
 from support import cases
@@ -192,15 +196,45 @@ def test_families_are_finite_and_hermitian_and_follow_from_the_seed() -> None:
         one, again = families.draw(SEEDS[0], index, 20), families.draw(SEEDS[0], index, 20)
         assert torch.equal(one.X, again.X)
         assert one.X.isfinite().all()
-        if one.kind != "general":
+        if one.kind in ("psd", "hermitian"):
             assert torch.equal(one.X, one.X.mH)
     assert not torch.equal(families.draw(1, 0, 20).X.real.double().sum(), families.draw(2, 0, 20).X.real.double().sum())
+
+
+def mapped(f: Callable[[Tensor], Tensor], function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with f behind each of its results."""
+
+    def changed(*args: Any, **options: Any) -> Any:
+        Y = function(*args, **options)
+        return tuple(map(f, Y)) if isinstance(Y, tuple) else f(Y)
+
+    return changed
+
+
+@pytest.mark.parametrize("target", [*CLOUDS, *DEFINITE, *SAMPLES], ids=lambda target: target.name)
+def test_faults_of_sets_are_found(target: Target) -> None:
+    """Values 0.1 % off, and gradients 1 % off, in what is made of pairs, at ordinary scales."""
+    name = function_of(target)
+    for fault, promise in ((value_off, ("value", "nearest", "rotation", "scale")), (gradient_off, ("gradient", "shift"))):
+        if name.startswith("spd."):
+            inner = name.removeprefix("spd.")
+            library = module(spd=types.SimpleNamespace(**{**vars(sg.spd), inner: mapped(fault, getattr(sg.spd, inner))}))
+        else:
+            library = module(**{name: mapped(fault, getattr(sg, name))})
+        plan, tally = Plan(seed=5, matrices=100, targets=(target.name,), workers=0, ordinary=True), Tally()
+        for index in range(8):
+            tally.add(batch(plan, index, library))
+        found = {check for (_, check, _, _) in tally.failed}
+        assert any(check.startswith(promise) for check in found), (promise, found)
 
 
 def test_every_target_runs() -> None:
     """Each on one ordinary batch, without an alarm of its own making."""
     for target in TARGETS:
-        X = cases.with_spectrum(cases.separated(4), 5, seed=2)
+        if target.kinds[0] in sets.KINDS:
+            X = families.draw(2, 0, 5, target.kinds, ordinary=True).X
+        else:
+            X = cases.with_spectrum(cases.separated(4), 5, seed=2)
         findings = examine(target, target.options(X, 1.0, random.Random(0)), X)
         assert [(target.name, name, size) for name, _, size, *_ in findings.failures()] == []
         assert findings.tried == len(X)

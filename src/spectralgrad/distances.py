@@ -5,6 +5,7 @@ in float64, since both lose half of the digits in small directions; docs/distanc
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import InverseSqrt, Sqrt, require_positive, spectral_radius, zero_tolerance
-from spectralgrad.linalg.scaling import cast, exponent, moved
+from spectralgrad.linalg.scaling import cast, exponent, held, moved, moved_last
 from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import (
     as_matrix,
@@ -34,7 +35,7 @@ __all__ = ["cca_loss", "frechet_distance", "frechet_distance_of"]
 _ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
 _NEGATIVE = 10  # times n eps l_max of the dtype given: further below zero is no covariance
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
-_OVERFLOW = 505  # the exponent of float64 samples whose squared distance is near the end of the range
+_OVERFLOW = 1010  # the exponent of squared distances of float64 near the end of the range
 # Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
 _PASSES = 3  # a product and its two gradients
 _TALL, _SVD = 3, 12  # of an SVD: times m n^2, and times n^3
@@ -90,16 +91,17 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
 
     m1, m2 = (_widened(m, given).expand(*batch, d) for m in means)
     C1, C2 = (hermitian_part(_widened(C, given)).expand(*batch, d, d) for C in covs)
-    k = None
+    scales = None
     if dtype == torch.float64:
+        a, b = (torch.ceil(exponent(C.detach()) / 2) for C in (C1, C2))
         k = torch.maximum(exponent(m1.detach(), 1), exponent(m2.detach(), 1))
-        k = torch.maximum(k, torch.ceil(torch.maximum(exponent(C1.detach()), exponent(C2.detach())) / 2))
-        m1, m2, C1, C2 = moved(m1, -k), moved(m2, -k), moved(C1, -2 * k), moved(C2, -2 * k)
+        scales = _Scales(a, b, torch.maximum(k, torch.maximum(a, b)))
+        m1, m2, C1, C2 = moved(m1, -scales.k), moved(m2, -scales.k), moved(C1, -2 * a), moved(C2, -2 * b)
 
     roots = (_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
     F1, F2 = (apply(who, C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
-    trace = (C1 + C2).diagonal(dim1=-2, dim2=-1).real.sum(-1)
-    return _distance(m1 - m2, trace, norm_of(who, matmul(F1, F2), 1.0), k, dtype)
+    traces = [C.diagonal(dim1=-2, dim2=-1).real.sum(-1) for C in (C1, C2)]
+    return _distance(m1 - m2, traces, norm_of(who, matmul(F1, F2), 1.0), scales, dtype)
 
 
 def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
@@ -129,18 +131,21 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
     """
     who = "frechet_distance_of"
     X, Y, dtype = _samples(who, x, y, same="features")
-    k = None
+    scales = None
     if dtype == torch.float64:
-        k = torch.maximum(exponent(X.detach()), exponent(Y.detach()))
-        X, Y = moved(X, -k), moved(Y, -k)
+        a, b = exponent(X.detach()), exponent(Y.detach())
+        scales = _Scales(a, b, torch.maximum(a, b))
+        X, Y = moved(X, -a), moved(Y, -b)
     (m1, X), (m2, Y) = _centred(X), _centred(Y)
-    trace = _squares(X).sum((-2, -1)) + _squares(Y).sum((-2, -1))
+    traces = [_squares(Z).sum((-2, -1)) for Z in (X, Y)]
     if _samples_are_cheaper(X.shape[-2], Y.shape[-2], X.shape[-1]):
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
         F1, F2 = (apply(who, hermitian_part(matmul(Z.mH, Z)), _Root(name="x"), None, AUTO) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
-    return _distance(m1 - m2, trace, overlap, k, dtype)
+    if scales is not None:
+        m1, m2 = moved(m1, scales.a - scales.k), moved(m2, scales.b - scales.k)
+    return _distance(m1 - m2, traces, overlap, scales, dtype)
 
 
 def _samples_are_cheaper(n1: int, n2: int, d: int) -> bool:
@@ -262,22 +267,33 @@ def _centred(X: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (X - mean.unsqueeze(-2)) / max(X.shape[-2] - 1, 1) ** 0.5
 
 
-def _distance(gap: Tensor, trace: Tensor, overlap: Tensor, k: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """|gap|^2 + trace - 2 overlap, times 4^k. What is below zero is rounding: it counts as zero, and keeps its gradient.
+class _Scales(NamedTuple):
+    """Exponents (*B,): the covariances are divided by 4^a and 4^b, the means by 2^k, the largest of all."""
 
-    k is None for what came in float32: its squares are ordinary numbers of float64.
+    a: Tensor
+    b: Tensor
+    k: Tensor
+
+
+def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, scales: _Scales | None, dtype: torch.dtype) -> Tensor:
+    """|gap|^2 + tr C1 + tr C2 - 2 overlap. What is below zero is rounding: it counts as zero, and keeps its gradient.
+
+    There are no scales for what came in float32: its squares are ordinary numbers of float64.
     """
-    square = _squares(gap).sum(-1) + trace - 2 * overlap
+    if scales is not None:
+        a, b = scales.a - scales.k, scales.b - scales.k
+        traces = [moved(traces[0], 2 * a), moved(traces[1], 2 * b)]
+        overlap = moved(overlap, a + b)
+    square = _squares(gap).sum(-1) + traces[0] + traces[1] - 2 * overlap
     square = square - square.detach().clamp(max=0)
-    if k is None:
+    if scales is None:
         return cast(square, dtype)
-    near = moved(square, 2 * k.clamp(max=_OVERFLOW))  # the gradient goes this way, and has room left for sums
-    return near + (moved(square.detach(), 2 * k) - near.detach())
+    return moved_last(square, 2 * scales.k, _OVERFLOW)
 
 
 def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
     """Samples (*B, N, p), centred, over (N - 1)^(1/2), times (C + eps tr(C)/p I)^(-1/2) of their covariance C."""
-    X = moved(X, -exponent(X.detach()))
+    X = held(moved(X, -exponent(X.detach())))
     _, X = _centred(X)
     p = X.shape[-1]
     variance = _squares(X).sum((-2, -1)) / max(p, 1)

@@ -1,8 +1,13 @@
 """The list of all targets; those that the library does not have yet are left out."""
 
+from operator import attrgetter
+
 import spectralgrad
 
+from .clouds import CLOUDS
+from .definite import DEFINITE
 from .functions import FUNCTIONS
+from .samples import SAMPLES
 from .singular import SINGULAR
 from .targets import Eigh, Factors, Polar, Projector, Svd, Target
 
@@ -23,6 +28,9 @@ _ALL: list[Target] = [
     Projector("projector"),
     *FUNCTIONS,
     *SINGULAR,
+    *CLOUDS,
+    *DEFINITE,
+    *SAMPLES,
 ]
 
 
@@ -31,7 +39,15 @@ def function_of(target: Target) -> str:
     return target.name.split("(")[0].split(":")[0]
 
 
-TARGETS = [target for target in _ALL if hasattr(spectralgrad, function_of(target))]
+def _exists(target: Target) -> bool:
+    try:
+        attrgetter(function_of(target))(spectralgrad)
+    except AttributeError:
+        return False
+    return True
+
+
+TARGETS = [target for target in _ALL if _exists(target)]
 
 
 def by_name(name: str) -> Target:

@@ -33,7 +33,10 @@ class Failure:
 
     def found(self, X: Tensor, library: Any = spectralgrad) -> tuple[Check, float] | None:
         """The same failure on another matrix, if it is there."""
-        for name, _, size, check, _ in examine(by_name(self.target), self.options, X, library).failures():
+        target = by_name(self.target)
+        if not target.takes(X):
+            return None
+        for name, _, size, check, _ in examine(target, self.options, X, library).failures():
             if name == self.check:
                 return check, size
         return None

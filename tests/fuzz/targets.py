@@ -46,12 +46,21 @@ class Target:
     kinds: tuple[str, ...] = ("psd", "hermitian")
     # Y is what the library returned. Else operations of torch stand between, in which a second derivative may overflow.
     alone = True
+    refusals = ("DefinitenessError", "NonFiniteError")  # errors that a matrix which may or must raise may raise
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
         return {}
 
     def code(self, options: dict[str, Any]) -> str:
         raise NotImplementedError
+
+    def takes(self, X: Tensor) -> bool:
+        """Whether X (B, m, n) is still an input of this target: one that was made smaller may not be."""
+        return True
+
+    def twice(self, X: Tensor) -> Tensor:
+        """Of which matrices (B,) a finite second derivative is promised."""
+        return torch.full((len(X),), self.alone)
 
     def status(self, options: dict[str, Any], X: Tensor) -> Tensor:
         """WORKS, MAY_RAISE or MUST_RAISE of each matrix (B,)."""

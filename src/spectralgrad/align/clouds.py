@@ -10,7 +10,8 @@ is the skew part of R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
 1e-2 would cost four of seven digits. What counts as zero is still relative to the rounding of the points as given. In
-float64 clouds near the ends of the range are brought to ordinary sizes, each by its own power of two.
+float64 clouds near the ends of the range are brought to ordinary sizes, each by its own power of two; t is computed in
+the units of the world, so that its gradients, which have no scale, need not go there and back.
 """
 
 from typing import NamedTuple
@@ -19,18 +20,18 @@ import torch
 from torch import Tensor
 
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, moved
+from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, held, moved
 from spectralgrad.validation import checking, looked_at, require_finite
 
-from .held import held
 from .points import as_points, common_batch, require_weights
 from .procrustes import nearest
+from .product import product
 
 __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 
 _NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
 _SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
-_FEW = 8  # log2 of what a sum of d coordinates may grow by
+_POINTS, _WEIGHTS = 40, 200  # bits that the slopes of far points and of their weights stay below the largest number
 _COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one point
 
 
@@ -78,7 +79,10 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
     """
     pair = _centred("kabsch", x, y, weights)
     R = pair.rotation()
-    t = _difference(pair, pair.mean_y, _apply(R, pair.mean_x))
+    if pair.far is None:
+        t = pair.mean_y - _apply(R, pair.mean_x)
+    else:
+        t = _difference(pair.far.mean_y, product(R, pair.far.mean_x.unsqueeze(-1)).squeeze(-1))
     return Motion(cast(R, x.dtype), cast(t, x.dtype))
 
 
@@ -86,7 +90,7 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     """The rotation R, translation t and scale s >= 0 with the least sum_i w_i |s R x_i + t - y_i|^2.
 
     R is that of `kabsch`; s = <R, A> / sum w |x - mx|^2 has an exact gradient even where R is not unique. Where all points
-    of x coincide, s is not unique: it is 1, with gradient 0.
+    of x coincide, s is not unique: it is 1, with gradient 0. On a line (d = 1), where nothing turns, s < 0 is a reflection.
 
     Args, Raises: as in `kabsch`.
 
@@ -99,13 +103,21 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     """
     pair = _centred("umeyama", x, y, weights)
     R = pair.rotation()
-    s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / torch.where(pair.single, 1, pair.variance))  # (*B,)
-    turned = s.unsqueeze(-1) * _apply(R, pair.mean_x)  # in the units of y
-    if pair.scales is None:
-        return Similarity(cast(R, x.dtype), cast(pair.mean_y - turned, x.dtype), cast(s, x.dtype))
-    kx, ky = pair.scales
-    t = _difference(pair._replace(scales=(ky, ky)), pair.mean_y, held(turned))
-    s = moved(held(s), ky - kx)
+    variance = torch.where(pair.single, 1, pair.variance)
+    if pair.far is None:
+        s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / variance)  # (*B,)
+        t = pair.mean_y - s.unsqueeze(-1) * _apply(R, pair.mean_x)
+        return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
+    turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
+    k = exponent(variance.detach().unsqueeze(-1), 1)
+    reached, variance = moved((turned * pair.A).sum((-2, -1)), -k), moved(variance, -k)
+    s = product(reached[..., None, None], 1 / variance[..., None, None]).squeeze(-1)
+    s = torch.where(pair.single.unsqueeze(-1), 1, s)  # (*B, 1)
+    along = product(s.unsqueeze(-1), held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(
+        -2
+    )  # in the units of y
+    t = _difference(pair.far.mean_y, moved(held(along), pair.far.ky))
+    s = moved(held(s.squeeze(-1)), pair.far.ky - pair.far.kx)
     return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
 
 
@@ -114,17 +126,23 @@ def _apply(R: Tensor, x: Tensor) -> Tensor:
     return matmul(R, x.unsqueeze(-1)).squeeze(-1)
 
 
-def _difference(pair: "_Pair", y: Tensor, x: Tensor) -> Tensor:
-    """y - x (*B, d), both in the units of their clouds, in those of the world; it may overflow last and nowhere before."""
-    if pair.scales is None:
-        return y - x
-    kx, ky = pair.scales
-    least = torch.maximum(kx, ky).clamp(0, _FEW)
-    return moved(moved(y, ky - least) - moved(x, kx - least), least)
+def _difference(y: Tensor, x: Tensor) -> Tensor:
+    """y - x (*B, d), which may overflow last and nowhere before."""
+    k = exponent(y.detach(), 1).clamp(0, 1)
+    return moved(moved(y, -k) - moved(x, -k), k)
+
+
+class _Far(NamedTuple):
+    """Of clouds near the ends of the range: means (*B, d) as they are, and the scales (*B,) by which the rest is divided."""
+
+    mean_x: Tensor
+    mean_y: Tensor
+    kx: Tensor
+    ky: Tensor
 
 
 class _Pair(NamedTuple):
-    """Two centred clouds, in float64, in units of 2 to their scales (None: 1)."""
+    """Two centred clouds, in float64, in units of 2 to their scales (of ordinary ones: 1)."""
 
     who: str
     A: Tensor  # (*B, d, d)
@@ -132,7 +150,7 @@ class _Pair(NamedTuple):
     mean_y: Tensor
     variance: Tensor  # (*B,), of x
     single: Tensor  # (*B,): whether all points of x coincide
-    scales: tuple[Tensor, Tensor] | None  # (*B,) each
+    far: _Far | None  # unless both are of ordinary sizes
     eps: float  # of the points as given
     check: bool
 
@@ -154,18 +172,22 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
         for points, name in ((X, "x"), (Y, "y")):
             if (seen := looked_at(points)) is not None:
                 require_finite(who, seen, name)
-    scales = None
+    far = None
     if x.dtype == torch.float64:
         kx, ky = exponent(X.detach()), exponent(Y.detach())
         if not (at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky)):
             kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
-            X, Y, scales = moved(X, -kx), moved(Y, -ky), (kx, ky)
+            every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
+            far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
+            far = _Far(far_x, far_y, kx, ky)
+            X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
+            share = None if share is None else held(share, _WEIGHTS)
     mean_x, X, variance, single = _around_mean(X, share, eps)
     mean_y, Y, _, _ = _around_mean(Y, share, eps)
     A = matmul((Y / Y.shape[-2] if share is None else Y * share).mT, X)
-    if scales is not None:
+    if far is not None:
         A, variance = held(A), held(variance)
-    return _Pair(who, A, mean_x, mean_y, variance, single, scales, eps, check)
+    return _Pair(who, A, mean_x, mean_y, variance, single, far, eps, check)
 
 
 def _around_mean(x: Tensor, share: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -182,7 +204,7 @@ def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
     """w / sum w (*B, N) in float64; NaN for a cloud whose weights cannot be used."""
     w = cast(weights, torch.float64) if weights.is_floating_point() else weights.to(torch.float64)
     if check and (seen := looked_at(w)) is not None:
-        require_weights(who, seen)
+        require_weights(who, seen.detach())
     w = torch.where(
         w > 0, w, torch.where(w == 0, 0, torch.nan)
     )  # the weight of a point that is not looked at has gradient 0
@@ -190,6 +212,6 @@ def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
         k = exponent(w.detach(), 1)
         k = k - k.clamp(*_SIZES)
         if not (at_hand(w) and are_ordinary(w, k)):
-            w = moved(w, -k)
-            return held(w / w.sum(-1, keepdim=True))
+            w = held(moved(w, -k))
+            return product(w.unsqueeze(-1), 1 / held(w.sum(-1))[..., None, None]).squeeze(-1)
     return w / w.sum(-1, keepdim=True)

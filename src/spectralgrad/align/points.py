@@ -63,7 +63,7 @@ def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torc
 
 
 def require_weights(who: str, w: Tensor) -> None:
-    """Raise unless all weights (*B, N) are finite and >= 0, and each cloud has one that is not 0."""
+    """Raise unless all weights (*B, N), without a graph, are finite and >= 0, and each cloud has one that is not 0."""
     bad = ~((w >= 0) & w.isfinite())
     if bool(bad.any()):
         where = tuple(int(i) for i in bad.nonzero()[0])

@@ -16,6 +16,7 @@ from spectralgrad.kernels import scale
 from spectralgrad.validation import is_transformed
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
+_TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
 
@@ -68,12 +69,12 @@ def scaled_back(x: Tensor, q: Tensor) -> Tensor:
     return shifted(x * rest.reshape(*q.shape, *(1,) * (x.ndim - q.ndim)), whole)
 
 
-def bounded(x: Tensor) -> Tensor:
-    """x with overflow cut to the largest number; NaN stays."""
+def bounded(x: Tensor, limit: float | None = None) -> Tensor:
+    """x cut to a limit, or to the largest number; NaN stays."""
     if x.is_complex():
-        return torch.complex(bounded(x.real), bounded(x.imag))
-    largest = largest_number(x)
-    return x.clamp(-largest, largest)
+        return torch.complex(bounded(x.real, limit), bounded(x.imag, limit))
+    limit = largest_number(x) if limit is None else limit
+    return x.clamp(-limit, limit)
 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -89,6 +90,25 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
     function = _Moved if torch.compiler.is_compiling() else _MovedFunc
     result: Tensor = function.apply(x, k)
+    return result
+
+
+def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
+    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room.
+
+    They are shorter than they should be there, and of the right direction.
+    """
+    near = moved(x, k.clamp(max=most))
+    return (near - near.detach()) + moved(x.detach(), k)
+
+
+def held(x: Tensor, bits: int = 128) -> Tensor:
+    """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
+
+    Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number.
+    """
+    function = _Held if torch.compiler.is_compiling() else _HeldFunc
+    result: Tensor = function.apply(x, bits)
     return result
 
 
@@ -113,6 +133,28 @@ class _MovedFunc(_Moved):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return moved(tangent, *ctx.saved_tensors)
+
+
+class _Held(Function):  # twice, for torch.compile and for the rest: see calculus.py
+    @staticmethod
+    def forward(x: Tensor, bits: int) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.bits = inputs[1]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return held(bounded(grad, largest_number(grad) / 2.0**ctx.bits), _TWICE), None
+
+
+class _HeldFunc(_Held):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return held(tangent, ctx.bits)
 
 
 class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import exponent, moved
+from spectralgrad.linalg.scaling import exponent, moved, moved_last
 from spectralgrad.validation import require_flag
 
 from .inputs import Metric, as_pair, require_metric, returned, widened
-from .spectra import LOG_2, congruent, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
+from .spectra import LOG_2, beyond_room, congruent, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
 
+_OVERFLOW = 930  # an exponent with which the slopes of squares, of roots up to 2^40, keep below 2^1010
 _ROUNDING = 4  # times eps times the size of what was subtracted
 
 
@@ -28,8 +29,8 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
 
     "affine" is |log(A^(-1/2) B A^(-1/2))|_F, which no congruence X -> C X C^H and no inversion changes; "logeuclid" is
     |log A - log B|_F; "bures" is (tr A + tr B - 2 tr (A^(1/2) B A^(1/2))^(1/2))^(1/2), the Wasserstein distance of centred
-    Gaussians. Error below about 10 eps k, k the condition number of A ("affine") or of both; for "bures" 10 eps k^(1/2),
-    relative to |A|^(1/2) + |B|^(1/2).
+    Gaussians. Error below about 10 eps k, k the larger condition number ("logeuclid") or the product of both ("affine",
+    whose C has that); for "bures" 10 eps k^(1/2), relative to |A|^(1/2) + |B|^(1/2).
 
     The square has an exact gradient everywhere, 0 at A = B. The gradient of the distance is bounded by the slope of the
     metric (for "affine" |A^-1|), and 0 where A and B do not differ beyond rounding.
@@ -58,7 +59,7 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     N, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
     square = (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
     if squared:
-        return returned(moved(square, 2 * k), A)
+        return returned(moved_last(square, 2 * k, _OVERFLOW), A)
     zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
     return returned(moved(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k), A)
 
@@ -86,19 +87,15 @@ def _logeuclid(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _bures(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    a, b, k = roots_at_scale_1(A, B)
+    a, b, k = facing_roots(A, B)
     rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
-    return a - facing(a, b), rounding, k
+    return a - b, rounding, k
 
 
-def roots_at_scale_1(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A^(1/2) and B^(1/2), divided by one power of two for both, and its exponent (*B,)."""
+def facing_roots(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A^(1/2) and the root B^(1/2) U of B nearest to it, both divided by 2^k so that they are near scale 1; and k (*B,)."""
     a, b = sqrt(A), sqrt(B)
     a, b = expanded(a, b), expanded(b, a)
-    k = torch.maximum(exponent(a.detach()), exponent(b.detach()))
-    return moved(a, -k), moved(b, -k), k
-
-
-def facing(a: Tensor, b: Tensor) -> Tensor:
-    """b U, the root of b b^H nearest to a, for Hermitian roots."""
-    return matmul(b, polar(matmul(b, a)))
+    U = polar(matmul(to_scale_1(b)[0], to_scale_1(a)[0]))  # each at its own scale: U has none
+    k = beyond_room(torch.maximum(exponent(a.detach()), exponent(b.detach())))
+    return moved(a, -k), matmul(moved(b, -k), U), k

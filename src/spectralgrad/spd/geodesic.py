@@ -14,7 +14,7 @@ from torch import Tensor
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scaling import moved
 
-from .distance import facing, roots_at_scale_1
+from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
 from .spectra import LOG_2, congruent, exp, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
 
@@ -67,8 +67,8 @@ def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
 
 
 def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    a, b, k = roots_at_scale_1(A, B)
+    a, b, k = facing_roots(A, B)
     t = t[..., None, None]
-    N = (1 - t) * a + t * facing(a, b)
+    N = (1 - t) * a + t * b
     result = hermitian_part(matmul(N, N.mH))
     return moved(result, (2 * k).expand(result.shape[:-2]))

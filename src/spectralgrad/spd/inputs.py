@@ -9,7 +9,7 @@ from spectralgrad.errors import DtypeError, LinAlgError, OptionError, ShapeError
 from spectralgrad.linalg.precision import hermitian_part
 from spectralgrad.linalg.products.iteration import product_dtype
 from spectralgrad.linalg.scalars import require_not_negative, require_positive
-from spectralgrad.linalg.scaling import cast
+from spectralgrad.linalg.scaling import cast, exponent, shifted
 from spectralgrad.validation import (
     as_given,
     as_matrix,
@@ -53,8 +53,9 @@ def as_definite(who: str, X: Tensor, name: str, *, semi: bool = False) -> Tensor
     """`as_hermitian`, and positive definite; with ``semi`` semi-definite is enough."""
     H = as_hermitian(who, X, name)
     if looks(H) and H.numel():
+        k = exponent(H.detach())  # at scale 1, since an eigenvalue may be n times the largest number
         try:
-            w = torch.linalg.eigvalsh(H.detach())
+            w = shifted(torch.linalg.eigvalsh(shifted(H.detach(), -k)), k)
         except LinAlgError:  # the function's own chain of solvers will know better
             return H
         (require_not_negative if semi else require_positive)(who, w, _ADVICE.format(name), name)

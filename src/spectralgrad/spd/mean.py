@@ -21,7 +21,7 @@ from spectralgrad.linalg.scaling import exponent, moved
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import exp, log
+from .spectra import beyond_room, exp, log
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -61,7 +61,7 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
     (H,) = widened(as_definite(who, X, "X"))
     w = as_weights(who, weights, H)
     if metric == "bures":
-        k = exponent(H.detach(), 3)
+        k = beyond_room(exponent(H.detach(), 3))
         M = moved(_implicit(moved(H, -k.unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
     else:
         M = _without_scales(H, w, metric)

@@ -17,6 +17,7 @@ from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Scalar, Sqrt
 from spectralgrad.linalg.scaling import exponent, moved
 
 LOG_2 = math.log(2.0)
+_ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
 _STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
 
 
@@ -64,6 +65,11 @@ def to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
     """X / 2^k and k (*B,)."""
     k = exponent(X.detach())
     return moved(X, -k), k
+
+
+def beyond_room(k: Tensor) -> Tensor:
+    """What of the exponents k lies beyond -40 to 40. Divided by this much and no more, slopes have room for sums."""
+    return k - k.clamp(-_ROOM, _ROOM)
 
 
 def near_scale(X: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
