@@ -4,6 +4,7 @@ One pair of processes runs all the scenarios that need no failure, each on both 
 """
 
 import copy
+import faulthandler
 import os
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from spectralgrad.nn import base
 from support import cases
 
 WORLD, TIMEOUT = 2, 30  # ranks; seconds
+LIFETIME = 240  # seconds of a rank: less than a test may take
 CLOSE = 1e-11  # float64, relative
 
 LAYERS: dict[str, Callable[..., Any]] = {
@@ -315,6 +317,7 @@ SCENARIOS = [
 
 def join(rank: int, folder: str, timeout: float = TIMEOUT) -> Any:
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(LIFETIME, exit=True)  # a rank that hangs, in a destructor too, shows where and ends
     init = f"file://{folder}/init"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=WORLD, timeout=timedelta(seconds=timeout))
     return dist.group.WORLD
