@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,6 +53,25 @@ def discard_parts(path: Path) -> None:
     """
     for left in path.parent.glob(f".{path.name}.*.part"):
         left.unlink(missing_ok=True)
+
+
+def set_aside(path: Path) -> Path:
+    """Give a file that cannot be used another name beside its own, and return it. Nothing is removed or overwritten.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for _ in range(2):
+    ...         Path(folder, "a").touch()
+    ...         print(set_aside(Path(folder, "a")).name)
+    a.damaged
+    a.damaged-2
+    """
+    for number in count(1):
+        other = path.with_name(f"{path.name}.damaged{'' if number == 1 else f'-{number}'}")
+        if not os.path.lexists(other):
+            break
+    path.rename(other)
+    return other
 
 
 def _sync_folder(folder: Path) -> None:

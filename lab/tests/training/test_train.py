@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 from spectralgrad_lab.data import DataError
 from spectralgrad_lab.deadline import Deadline, OutOfTime
-from spectralgrad_lab.records.store import Outcome, Store, StoreError
+from spectralgrad_lab.records.store import Outcome, Recording, Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training import checkpoint, loop
 from spectralgrad_lab.training import train as trainer
@@ -530,6 +531,56 @@ class Evil:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (self.path,)
+
+
+def _lose(state: dict[str, Any], *names: str) -> dict[str, Any]:
+    part = state
+    for name in names[:-1]:
+        part = part[name]
+    del part[names[-1]]
+    return state
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: _lose(state, "random"),
+        lambda state: _lose(state, "random", "numpy"),
+        lambda state: _lose(state, "optimizer", "param_groups"),
+        lambda state: {**state, "epoch": "first"},
+        lambda state: {**state, "random": 3},
+        lambda state: {**state, "key": "other"},
+        lambda state: [state],
+    ],
+    ids=["no generators", "a generator less", "half an optimizer", "epoch as text", "a number", "another trial", "a list"],
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_over(
+    damage: Callable[[Any], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the numbers of a run that never had one: what was taken up of it before the fault is taken back."""
+    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+    store = Store(tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recording, "append", _interrupted(Recording.append, at=3))
+        with pytest.raises(KeyboardInterrupt):
+            train(RANDOM, store)
+    path = store.files(RANDOM).checkpoint
+    torch.save(damage(torch.load(path, weights_only=True)), path)
+    damaged = path.read_bytes()
+    assert metrics(train(RANDOM, store)) == whole
+    assert f"It is kept as {path.name}.damaged, and the trial starts over" in capsys.readouterr().err
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+
+
+def _interrupted(append: Callable[..., None], at: int) -> Callable[..., None]:
+    """`append` that is interrupted before the line of that epoch."""
+
+    def instead(self: Recording, kind: str, **fields: Any) -> None:
+        if kind == "epoch" and fields["epoch"] == at:
+            raise KeyboardInterrupt
+        append(self, kind, **fields)
+
+    return instead
 
 
 def test_a_checkpoint_runs_nothing_and_must_belong_to_the_trial(tmp_path: Path) -> None:
