@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab import files
 from spectralgrad_lab.records import recording as module
 from spectralgrad_lab.records.lock import BusyError, hold
 from spectralgrad_lab.records.results import Computed, Curve, Printed, Surface
@@ -128,6 +129,7 @@ def test_what_a_killed_writer_of_the_checkpoint_left_is_removed(store: Store) ->
     left = store.folder / "trials" / f".{TRIAL.key}.ckpt.0123abcd.part"
     left.parent.mkdir()
     left.write_bytes(b"half a checkpoint")
+    files._swept.clear()
     record(store)
     assert not left.exists()
 

@@ -130,7 +130,7 @@ def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
     if told:
         plain.print(escape(f"{spec.id}: {len(told)} of {len(trials)} trainings {cached(starts_of(told, store))}."))
     head = store.head_of_computed(spec.id, scale) if spec.is_computed else None
-    if head is not None:
+    if head is not None and store.load_computed(spec.id, scale) is not None:
         plain.print(escape(f"{spec.id}: {cached([head])}."))
     _tell_damaged(store.damage_of(trials, *([(spec.id, scale)] if spec.is_computed else [])))
     with progress_of(len(trials), spec.id, told) as progress:

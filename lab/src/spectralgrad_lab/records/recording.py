@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from spectralgrad.errors import OptionError, SpectralError
-from spectralgrad_lab.files import discard_parts, set_aside
+from spectralgrad_lab.files import set_aside, sweep
 
 from .lines import Line, Parts, problem_of, problem_of_all
 from .lock import hold
@@ -131,7 +131,7 @@ def open_recording(
     except OSError as error:
         raise refusal("written", files.record, error) from error
     try:
-        discard_parts(files.checkpoint)
+        sweep(files.checkpoint.parent)
         yield Recording(files.record, files.checkpoint, parts, _lines_or_aside(files.record, parts, require))
     finally:
         lock.__exit__(None, None, None)

@@ -163,7 +163,9 @@ class Store:
         if whole is None:
             return None
         try:
-            return computed_from(whole.get("result"), path.with_suffix(""))
+            found = computed_from(whole.get("result"), path.with_suffix(""))
+            self.damaged.pop(path, None)
+            return found
         except Damage as error:
             self.damaged[path] = str(DamagedError(path, str(error)))
         except OSError as error:
@@ -185,7 +187,6 @@ class Store:
         if problem:
             self.damaged[path] = str(DamagedError(path, problem))
             return None
-        self.damaged.pop(path, None)
         return found  # type: ignore[no-any-return]
 
     def damage_of(self, trials: Iterable[Described], *computed: tuple[str, str]) -> list[str]:
