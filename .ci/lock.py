@@ -6,11 +6,11 @@ archive passes too. torch stands apart, by version, in constraints.txt: its buil
 
 import re
 import sys
-import tomllib
 import urllib.request
 from importlib import metadata
 from pathlib import Path
 
+import tomllib
 from pip._internal.models.index import PyPI
 from pip._vendor.packaging.requirements import Requirement
 from pip._vendor.packaging.utils import canonicalize_name, parse_sdist_filename, parse_wheel_filename

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -246,6 +247,15 @@ def test_a_really_full_device_is_the_same_error(store: Store) -> None:
         recording.path = Path("/dev/full")
         with pytest.raises(StoreError, match="No space left on device"):
             recording._write({"kind": "epoch", "epoch": 0})
+
+
+def test_a_store_that_vanishes_during_a_run_is_a_clear_error(store: Store) -> None:
+    with store.recording(TRIAL) as recording:
+        shutil.rmtree(store.folder)
+        with pytest.raises(StoreError, match="cannot be written: No such file or directory"):
+            recording.append("epoch", epoch=0, train_loss=1.0)
+    record(Store(store.folder))  # and begins again
+    assert store.outcome(TRIAL) is not None
 
 
 # --- locks

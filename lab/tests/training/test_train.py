@@ -364,6 +364,7 @@ import sklearn.datasets
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
+threads = int(os.environ["OMP_NUM_THREADS"])
 torch.set_num_threads(1)
 trainer.CHECKPOINT = 0.0  # after every epoch
 trial, folder = Trial.from_json(sys.argv[1]), Path(sys.argv[2])
@@ -372,6 +373,7 @@ for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which
     if child:
         print(os.waitpid(child, 0)[1])
         continue
+    torch.set_num_threads(threads)  # a forked child has one, unless it asks
     if moment == "write":
         Path.replace = die  # the checkpoint is written and not yet in its place
     elif moment == "between":
@@ -391,14 +393,14 @@ for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which
 """
 
 
-def killed(trial: Trial, folder: Path, moments: list[str]) -> list[int]:
+def killed(trial: Trial, folder: Path, moments: list[str], threads: int = 1) -> list[int]:
     """Train the trial in processes that are killed at these moments, then in one that is not; how each ended."""
     done = subprocess.run(
         [sys.executable, "-c", ZYGOTE, trial.as_json(), str(folder), *moments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 + 10 * len(moments),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -429,6 +431,19 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(seed: int, tmp_path
     ends = killed(trial, tmp_path / "broken", [f"{draw.uniform(0.05, 0.8):.3f}" for _ in range(10)])
     assert ends.count(signal.SIGKILL) >= 4  # or nothing was tested
     assert metrics(Store(tmp_path / "broken").outcome(trial)) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_hundred_kills_and_it_ends_as_an_unbroken_run(threads: int, tmp_path: Path) -> None:
+    """At the worst moments and at drawn ones, mixed; at least 75 of them inside the training."""
+    draw = random.Random(threads)
+    trial = replace(RANDOM, epochs=90, milestones=(30, 60))
+    assert killed(trial, tmp_path / "whole", [], threads) == []
+    moments = [draw.choice(["between", "write", "line", f"{draw.uniform(0.2, 0.6):.3f}"]) for _ in range(100)]
+    ends = killed(trial, tmp_path / "broken", moments, threads)
+    assert ends.count(signal.SIGKILL) >= 75
+    assert metrics(Store(tmp_path / "broken").outcome(trial)) == metrics(Store(tmp_path / "whole").outcome(trial))
 
 
 def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
