@@ -8,7 +8,7 @@ import pytest
 from attack import damage, files, ranks, records, threads
 from attack.__main__ import CAMPAIGNS
 
-SHARES = {"records": 40, "pickles": 1500, "pictures": 150, "weights": 60, "interrupts": 15, "batches": 100}
+SHARES = {"records": 40, "pickles": 500, "pictures": 150, "weights": 60, "interrupts": 15, "batches": 40}
 
 
 @pytest.mark.parametrize("name", SHARES)
