@@ -187,7 +187,7 @@ class Store:
         if problem:
             self.damaged[path] = str(DamagedError(path, problem))
             return None
-        return found  # type: ignore[no-any-return]
+        return found
 
     def damage_of(self, trials: Iterable[Described], *computed: tuple[str, str]) -> list[str]:
         """What was said of damaged records of these trials, and of computed artifacts (id, scale)."""

@@ -29,8 +29,8 @@ def section(found: Findings, pictures: Sequence[bytes], files: Sequence[str]) ->
     title = element("h3", element("code", spec.id), ": ", spec.shows)
     if found.problem or not found.has_records:
         line = f"At scale {found.scale}: {found.problem or found.state}."
-        parts = [element("p", line, class_="soft"), _damaged(found)]
-        return element("section", title, *parts, id=slug(spec.id), class_="artifact empty")
+        said = element("p", line, class_="soft")
+        return element("section", title, said, _damaged(found), id=slug(spec.id), class_="artifact empty")
     says = spec.says.get(found.scale, "")
     came = answer(found)
     parts = [
