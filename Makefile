@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz lint bench clean
+.PHONY: demo test test-all test-gpu fuzz attack lint lock bench clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -27,6 +27,11 @@ fuzz: $(if $(filter cuda,$(DEVICE)),,.make/test)
 	PYTHONPATH="$(CURDIR)/src:$(CURDIR)/tests:$$PYTHONPATH" $(if $(filter cuda,$(DEVICE)),$(PYTHON),$(BIN)/python) -m fuzz \
 		seed=$(SEED) matrices=$(MATRICES) only="$(ONLY)" device=$(DEVICE) workers=$(WORKERS)
 
+# Damaged records, pickles, pictures and weights, interrupts, faults of ranks: some minutes each; ONLY= takes those whose name
+# holds it, COUNT= fewer, SEED= the same again. Exit code 1 if one found something. See lab/tests/attack and docs/trust.md.
+attack: .make/test
+	PYTHONPATH="$(CURDIR)/lab/tests:$$PYTHONPATH" $(BIN)/python -m attack seed=$(SEED) count=$(COUNT) only="$(ONLY)"
+
 lint: .make/test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,12 +42,25 @@ bench: .make/bench
 	$(BIN)/spectralgrad bench --only roots --write
 	$(BIN)/spectralgrad bench --write
 
-# One stamp for each set of packages; torch comes first and pinned, or a later package would fetch its CUDA build.
-.make/test: pyproject.toml lab/pyproject.toml constraints.txt
+# One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
+# for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+.make/test: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test,lint]" -e "./lab[test]"
+	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
+		$(PIP) --no-deps --require-hashes -r requirements.lock && $(PIP) -c constraints.txt torch && \
+		$(PIP) --no-deps --no-build-isolation -e . -e ./lab; \
+	else \
+		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e ".[test,lint]" -e "./lab[test]"; \
+	fi
 	mkdir -p .make && touch $@
+
+# After a change of constraints.txt or pyproject.toml: the versions installed by them, with the hashes of all their files.
+lock:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) -c constraints.txt torch hatchling editables
+	$(PIP) -c constraints.txt -e ".[test,lint]" -e "./lab[test]"
+	$(BIN)/python .ci/lock.py
 
 .make/bench: .make/test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kornia xitorch torchspd || \

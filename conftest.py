@@ -1,12 +1,36 @@
-"""Tests marked `cuda` are skipped where torch finds no GPU; `make test-gpu` runs them, and nothing else."""
+"""Tests marked `cuda` are skipped where torch finds no GPU (`make test-gpu` runs them), and no test may take for ever.
 
+A test that is over its time ends its process with the stacks of all threads on stderr, whatever it hangs in: Python, C or a
+destructor. With several workers (-n) the others go on, a new one takes its place, and the test is a failure.
+"""
+
+import faulthandler
 import os
+from collections.abc import Generator
+from typing import TextIO
 
 # Some virtual machines announce AMX and then refuse it: torch's bfloat16 products die of an illegal instruction there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+
+SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
+_stderr = pytest.StashKey[TextIO]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--time-limit", type=float, metavar="SECONDS", help="of one test, instead of 300, and 1800 for slow ones"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_stderr] = os.fdopen(os.dup(2), "w")  # the real one: during a test it is captured
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    config.stash[_stderr].close()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -15,3 +39,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    usual = SLOW_SECONDS if item.get_closest_marker("slow") else SECONDS
+    seconds = item.config.getoption("--time-limit") or usual
+    faulthandler.dump_traceback_later(seconds, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()

@@ -4,6 +4,7 @@ One pair of processes runs all the scenarios that need no failure, each on both 
 """
 
 import copy
+import faulthandler
 import os
 import subprocess
 import sys
@@ -22,10 +23,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import spectralgrad.nn as snn
-from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
+from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from spectralgrad.nn import base
 from support import cases
 
 WORLD, TIMEOUT = 2, 30  # ranks; seconds
+LIFETIME = 240  # seconds of a rank: less than a test may take
 CLOSE = 1e-11  # float64, relative
 
 LAYERS: dict[str, Callable[..., Any]] = {
@@ -160,6 +163,68 @@ def needs_two_samples_in_all(rank: int, group: Any) -> None:
     assert torch.equal(layer.running_covariance, before)
 
 
+DISAGREEMENTS: dict[str, tuple[type[Exception], Callable[[int, Any], tuple[Any, Tensor]]]] = {
+    "other channels": (
+        ShapeError,
+        lambda rank, group: (
+            snn.DecorrelatedBatchNorm2d(6 + 2 * rank, process_group=group),
+            cases.random(4, 6 + 2 * rank, 3, 2).float(),
+        ),
+    ),
+    "other groups": (
+        ShapeError,
+        lambda rank, group: (snn.DecorrelatedBatchNorm2d(6, group_size=3 - rank, process_group=group), samples(4).float()),
+    ),
+    "another dtype of the input": (
+        DtypeError,
+        lambda rank, group: (snn.DecorrelatedBatchNorm2d(6, process_group=group), samples(4).to(REALS[rank])),
+    ),
+    "another dtype of the layer": (
+        DtypeError,
+        lambda rank, group: (snn.DecorrelatedBatchNorm2d(6, process_group=group, dtype=REALS[rank]), samples(4).float()),
+    ),
+    "another layer": (
+        OptionError,
+        lambda rank, group: (LAYERS["denoise" if rank else "pca"](process_group=group), samples(4).float()),
+    ),
+}
+REALS = (torch.float32, torch.float64)
+
+
+def refuses_ranks_that_disagree(rank: int, group: Any) -> None:
+    """On every rank, in words that say which has what; nothing moves, and the ranks stay in step."""
+    for name, (error, make) in DISAGREEMENTS.items():
+        layer, x = make(rank, group)
+        before = copy.deepcopy(layer.state_dict())
+        for _ in range(2):
+            with pytest.raises(
+                error, match=r"`\w+`: every rank of process_group must bring the same .* on rank 0: .* on rank 1: "
+            ):
+                layer(x)
+        assert all(torch.equal(value, before[key]) for key, value in layer.state_dict().items()), name
+    assert LAYERS["zca"](process_group=group)(samples(4).float()).isfinite().all()
+
+
+def asks_the_ranks_once(rank: int, group: Any) -> None:
+    """Not in later steps, nor in eval mode; again for a copy, and after a change of dtype on all ranks."""
+    asked: list[Any] = []
+    real = base.require_agreement
+    base.require_agreement = lambda share, *args: (asked.append(share), real(share, *args))
+    try:
+        layer = LAYERS["zca"](process_group=group)
+        layer.eval()(samples(4).float())
+        assert len(asked) == 0
+        for _ in range(3):
+            layer.train()(samples(4).float())
+        assert len(asked) == 1
+        copy.deepcopy(layer)(samples(4).float())
+        assert len(asked) == 2
+        layer.double()(samples(4))
+        assert [share.dtype for share in asked] == ["float32", "float32", "float64"]
+    finally:
+        base.require_agreement = real
+
+
 def copies_keep_the_group(rank: int, group: Any) -> None:
     layer = copy.deepcopy(nn.Sequential(LAYERS["zca"](process_group=group)))[0]
     assert layer.process_group is group
@@ -241,6 +306,8 @@ SCENARIOS = [
     second_derivatives,
     refuses_what_one_rank_brings,
     needs_two_samples_in_all,
+    refuses_ranks_that_disagree,
+    asks_the_ranks_once,
     copies_keep_the_group,
     torchs_conversion_merges_too,
     trains_as_one_process,
@@ -250,6 +317,7 @@ SCENARIOS = [
 
 def join(rank: int, folder: str, timeout: float = TIMEOUT) -> Any:
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(LIFETIME, exit=True)  # a rank that hangs, in a destructor too, shows where and ends
     init = f"file://{folder}/init"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=WORLD, timeout=timedelta(seconds=timeout))
     return dist.group.WORLD

@@ -1,6 +1,11 @@
 """The command line: its commands, its help, its exit codes."""
 
+import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -145,3 +150,53 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
     text = capsys.readouterr().err
     assert "pip install spectralgrad-lab" in text
     assert text.count("\n") == 1
+
+
+START = "import sys; from spectralgrad_lab.cli import main; print('up', flush=True); sys.exit(main(['list']))"
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+def test_ctrl_c_while_it_starts_is_one_line_and_exit_code_130(seconds: float) -> None:
+    """The imports take seconds, and an interrupt may come out of any of them."""
+    process = subprocess.Popen([sys.executable, "-c", START], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    time.sleep(0.05 + seconds)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "spectralgrad: stopped.\n")
+
+
+def test_damaged_records_cost_the_report_a_line_each_and_are_run_again(tmp_path: Path, capsys: Captured) -> None:
+    records, id = tmp_path / "records", "pami-eq60"
+    assert main(["run", id, "--records", str(records)]) == 0
+    (path,) = (records / "computed").glob("*.json")
+    whole = json.loads(path.read_text())
+    del whole["result"]["tables"][0]["rows"]
+    path.write_text(json.dumps(whole))
+    damaged = path.read_bytes()
+    report = ["report", "--records", str(records), "-o", str(tmp_path / "page"), "--only", id]
+    capsys.readouterr()
+    assert main(report) == 0
+    said = f"`Store`: {path} is damaged (rows is missing)"
+    assert said in capsys.readouterr().err
+    assert "is damaged (rows is missing)" in (tmp_path / "page" / "index.html").read_text()
+    assert path.read_bytes() == damaged
+    assert main(["run", id, "--records", str(records)]) == 0
+    assert said in capsys.readouterr().err
+    assert main(report) == 0
+    assert capsys.readouterr().err == ""
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a ring of links"])
+def test_a_result_that_is_no_file_is_refused_before_the_work(what: str, tmp_path: Path, capsys: Captured) -> None:
+    from PIL import Image
+
+    out = tmp_path / "out.png"
+    os.mkfifo(out) if what == "a pipe" else out.symlink_to(out)
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    command = ["transfer", str(tmp_path / "a.png"), str(tmp_path / "b.png"), "--level", "pixels", "-o", str(out)]
+    assert main(command) == 1
+    assert f"{out} cannot be written: " in capsys.readouterr().err

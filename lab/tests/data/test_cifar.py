@@ -17,10 +17,9 @@ import torch
 from PIL import Image
 
 from lab_support.shared_data import SHARED
-from spectralgrad_lab.data import DataError, load
+from spectralgrad_lab.data import DataError, load, pickle_machine
 from spectralgrad_lab.data.dataset import VARIABLE
 from spectralgrad_lab.data.known import require_known
-from spectralgrad_lab.data.pickles import ADMITTED
 
 N = 20  # images a file
 ALL: dict[str, Any] = {"train_samples": 10**6, "test_samples": 10**6}  # all there are: these sets are not the public ones
@@ -189,9 +188,34 @@ def test_crafted_bytes_are_refused(name: str, tmp_path: Path) -> None:
     assert "Unpack cifar-10-python.tar.gz again" in str(caught.value)
 
 
-def test_admitted_names_are_inert() -> None:
-    """Nothing of numpy's, and no builtin, is handed to a pickle."""
-    assert {value.__module__ for value in ADMITTED.values()} == {"spectralgrad_lab.data.pickles"}
+ENCODE = b"c_codecs\nencode\n"
+BUILDS = {
+    "the defaults of a function": ENCODE + b"(N}Vx\nVy\nstb.",
+    "an attribute of a function": ENCODE + b"}V__defaults__\n(Vrot13\ntsb.",
+    "a slot of a class": b"cnumpy\ndtype\n(N}V__init__\nNstb.",
+    "a class": b"cnumpy\nndarray\n}Vx\nI1\nsb.",
+}
+
+
+@pytest.mark.parametrize("name", BUILDS)
+def test_build_changes_nothing(name: str, tmp_path: Path) -> None:
+    """Python's reader sets attributes of whatever a name stands for: here that is a constant."""
+    folder = write_cifar10(tmp_path)
+    (folder / "test_batch").write_bytes(BUILDS[name])
+    before = {each: dict(vars(each)) for each in (pickle_machine.ByteArray, pickle_machine.ByteType)}
+    with pytest.raises(DataError, match=r"test_batch must be an official .* \(an array that is not one of bytes\)"):
+        load("cifar10", tmp_path)
+    assert {each: dict(vars(each)) for each in before} == before
+
+
+def test_a_tuple_of_tuples_of_tuples_takes_no_time(tmp_path: Path) -> None:
+    """2^200 leaves, shared: neither hashed nor shown."""
+    folder = write_cifar10(tmp_path)
+    laughs = b")" + b"".join(b"q%c(h%ch%ct" % (i, i, i) for i in range(200))
+    for tail in (b".", b"}h\x00N(" + laughs + b"Nu.", b"\x85R."):
+        (folder / "test_batch").write_bytes(laughs + tail)
+        with pytest.raises(DataError, match="test_batch must"):
+            load("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.999])

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import platform
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from spectralgrad.errors import OptionError
+from spectralgrad_lab import files
 from spectralgrad_lab.records import recording as module
 from spectralgrad_lab.records.lock import BusyError, hold
 from spectralgrad_lab.records.results import Computed, Curve, Printed, Surface
@@ -69,14 +71,14 @@ def test_the_start_line_says_what_ran_where_and_names_nobody(store: Store) -> No
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.1, None, True])
 def test_every_number_survives_json(value: Any, store: Store) -> None:
     with store.recording(TRIAL) as recording:
-        recording.append("epoch", epoch=0, train_loss=value, monitor={"condition": [value]})
+        recording.append("epoch", epoch=0, figure=value, monitor={"condition": [value]})
         recording.append("end", **{**END, "status": "failed", "reason": "NaN"})
     text = recording.path.read_text()
     for line in text.splitlines():
         json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     outcome = store.outcome(TRIAL)
     assert outcome is not None
-    for came in (outcome.epochs[0]["train_loss"], outcome.epochs[0]["monitor"]["condition"][0]):
+    for came in (outcome.epochs[0]["figure"], outcome.epochs[0]["monitor"]["condition"][0]):
         assert came == value or (value != value and came != came)
     assert outcome.reason == "NaN"  # a word stays a word
 
@@ -128,6 +130,7 @@ def test_what_a_killed_writer_of_the_checkpoint_left_is_removed(store: Store) ->
     left = store.folder / "trials" / f".{TRIAL.key}.ckpt.0123abcd.part"
     left.parent.mkdir()
     left.write_bytes(b"half a checkpoint")
+    files._swept.clear()
     record(store)
     assert not left.exists()
 
@@ -174,18 +177,49 @@ def test_an_unreadable_record_is_an_error(store: Store) -> None:
         store.lines(TRIAL)
 
 
-def test_a_record_of_another_version_of_trials_is_an_error(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ('"gamma"', '"decay"', "another version"),
+        ('"kind": "end"', '"kind": "ende"', "neither start, stop, end nor epoch"),
+        ('"status": "finished", ', "", "the line of kind end has no status"),
+        ('"epoch": 1,', "", "the line of kind epoch has no epoch"),
+        ('"epoch": 1,', '"epoch": "1",', "epoch must be a whole number >= 0, got '1'"),
+        ('"seconds": 0.5', '"seconds": [0.5]', "seconds must be a number"),
+        ('"monitor": {}', '"monitor": 3', "monitor must be a dictionary"),
+        ('"machine": {', '"machine": {"gpu": {"a": 1}, ', "machine must be a dictionary of facts"),
+        ('"monitor": {}', '"monitor": ' + 200_000 * "[" + 200_000 * "]", "nested too deeply"),
+        ('"kind": "start"', '"kind": "stop"', "it has no start line"),
+        ('"epoch": 1,', '"epoch": 7,', "an epoch is missing"),
+        ('"d": 8', '"d": 4', "it holds the record of trial"),
+    ],
+)
+def test_a_damaged_record_is_named_left_out_and_begun_again(old: str, new: str, why: str, store: Store) -> None:
     path = record(store)
-    path.write_text(path.read_text().replace('"gamma"', '"decay"'))
-    with pytest.raises(OptionError, match="another version"):
-        store.trials()
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    damaged = path.read_bytes()
+    assert store.outcome(TRIAL) is None
+    (line,) = store.damaged.values()
+    assert f"{path} is damaged (" in line
+    assert why in line
+    assert store.damage_of([TRIAL]) == [line]
+    assert store.trials() == []
+    assert path.read_bytes() == damaged  # reading changes nothing
+    record(store)
+    assert store.outcome(TRIAL) is not None
+    assert store.damaged == {}
+    aside = path.with_name(f"{path.name}.damaged")
+    assert not aside.exists() or aside.read_bytes() == damaged
+    assert aside.exists() or path.read_bytes().startswith(damaged)  # nothing is deleted
 
 
-def test_a_renamed_record_is_an_error(store: Store) -> None:
+def test_a_renamed_record_is_left_out(store: Store) -> None:
     path = record(store)
     path.rename(path.with_name("0123456789abcdef.jsonl"))
-    with pytest.raises(StoreError, match="own name"):
-        store.trials()
+    assert store.trials() == []
+    assert "it holds the record of trial" in next(iter(store.damaged.values()))
 
 
 def test_a_full_disk_is_a_clear_error_and_what_was_written_stands(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,6 +247,15 @@ def test_a_really_full_device_is_the_same_error(store: Store) -> None:
         recording.path = Path("/dev/full")
         with pytest.raises(StoreError, match="No space left on device"):
             recording._write({"kind": "epoch", "epoch": 0})
+
+
+def test_a_store_that_vanishes_during_a_run_is_a_clear_error(store: Store) -> None:
+    with store.recording(TRIAL) as recording:
+        shutil.rmtree(store.folder)
+        with pytest.raises(StoreError, match="cannot be written: No such file or directory"):
+            recording.append("epoch", epoch=0, train_loss=1.0)
+    record(Store(store.folder))  # and begins again
+    assert store.outcome(TRIAL) is not None
 
 
 # --- locks
@@ -318,12 +361,19 @@ def test_what_is_computed_is_read_back_as_it_was(result: Computed, store: Store)
     assert [path.name for path in (store.folder / "computed").iterdir()] == ["pami-fig4-smoke.json"]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"result": {"tables": 3}}', "\xff"])
-def test_a_damaged_result_is_an_error_that_names_it(text: str, store: Store) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"result": {"tables": 3}}', "\xff", "[1]", '{"machine": 3}', 200_000 * "[" + 200_000 * "]"]
+)
+def test_a_damaged_result_is_named_left_out_and_kept_when_it_is_computed_again(text: str, store: Store) -> None:
     store.save_computed("pami-fig4", "smoke", COMPUTED)
-    (store.folder / "computed" / "pami-fig4-smoke.json").write_text(text, encoding="latin-1")
-    with pytest.raises(StoreError, match=r"pami-fig4-smoke\.json is damaged"):
-        store.load_computed("pami-fig4", "smoke")
+    path = store.folder / "computed" / "pami-fig4-smoke.json"
+    path.write_text(text, encoding="latin-1")
+    assert store.load_computed("pami-fig4", "smoke") is None
+    assert f"{path} is damaged (" in store.damage_of([], ("pami-fig4", "smoke"))[0]
+    store.save_computed("pami-fig4", "smoke", COMPUTED)
+    assert store.load_computed("pami-fig4", "smoke") == COMPUTED
+    assert store.damaged == {}
+    assert path.with_name(f"{path.name}.damaged").read_text(encoding="latin-1") == text
 
 
 @pytest.mark.parametrize("id", ["../../etc/passwd", "a/b", "", "A", "a--b"])
@@ -336,6 +386,6 @@ def test_the_negative_control_of_the_torn_line(monkeypatch: pytest.MonkeyPatch, 
     """Were a torn line not tolerated, the tests above would see it."""
     path = record(store)
     path.write_bytes(path.read_bytes()[:-9])
-    monkeypatch.setattr(module, "_parse", json.loads)
+    monkeypatch.setattr(module, "_parse", lambda *args: json.loads(args[1]))
     with pytest.raises(json.JSONDecodeError):
         store.lines(TRIAL)

@@ -130,6 +130,11 @@ def test_csv_keeps_the_numbers_and_disarms_formulas() -> None:
     assert float(read["success_rate_percent"]) == pytest.approx(200 / 3, abs=1e-6)
     assert read["failures"] == f"seed 2: {hostile}"  # begins with a word: no formula
     assert to_csv([[hostile, "-1e-3", "-", ""]]) == '"\'=HYPERLINK(""http://x"")",-1e-3,-,\r\n'
+    for text in ("=1", "+1+1", "-cmd|x", "@SUM(A1)", " =1+1", "\t=1", "\n=1", "+inf", "-nan", "-1_000", "\uff1d1+1"):
+        (line,) = csv.reader(io.StringIO(to_csv([[text]])))
+        assert line == [f"'{text}"], text
+    for number in ("-0.5", "+2", "1e-3", "-.5", "7", "-1E+30"):
+        assert to_csv([[number]]) == f"{number}\r\n"
 
 
 def test_a_record_of_another_trial_does_not_count(store: Store) -> None:

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 from spectralgrad_lab.data import DataError
 from spectralgrad_lab.deadline import Deadline, OutOfTime
-from spectralgrad_lab.records.store import Outcome, Store, StoreError
+from spectralgrad_lab.records.store import Outcome, Recording, Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training import checkpoint, loop
 from spectralgrad_lab.training import train as trainer
@@ -363,6 +364,7 @@ import sklearn.datasets
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
+threads = int(os.environ["OMP_NUM_THREADS"])
 torch.set_num_threads(1)
 trainer.CHECKPOINT = 0.0  # after every epoch
 trial, folder = Trial.from_json(sys.argv[1]), Path(sys.argv[2])
@@ -371,6 +373,7 @@ for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which
     if child:
         print(os.waitpid(child, 0)[1])
         continue
+    torch.set_num_threads(threads)  # a forked child has one, unless it asks
     if moment == "write":
         Path.replace = die  # the checkpoint is written and not yet in its place
     elif moment == "between":
@@ -390,14 +393,14 @@ for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which
 """
 
 
-def killed(trial: Trial, folder: Path, moments: list[str]) -> list[int]:
+def killed(trial: Trial, folder: Path, moments: list[str], threads: int = 1) -> list[int]:
     """Train the trial in processes that are killed at these moments, then in one that is not; how each ended."""
     done = subprocess.run(
         [sys.executable, "-c", ZYGOTE, trial.as_json(), str(folder), *moments],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=120 + 10 * len(moments),
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -428,6 +431,19 @@ def test_killed_at_random_moments_it_ends_as_an_unbroken_run(seed: int, tmp_path
     ends = killed(trial, tmp_path / "broken", [f"{draw.uniform(0.05, 0.8):.3f}" for _ in range(10)])
     assert ends.count(signal.SIGKILL) >= 4  # or nothing was tested
     assert metrics(Store(tmp_path / "broken").outcome(trial)) == whole
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_hundred_kills_and_it_ends_as_an_unbroken_run(threads: int, tmp_path: Path) -> None:
+    """At the worst moments and at drawn ones, mixed; at least 75 of them inside the training."""
+    draw = random.Random(threads)
+    trial = replace(RANDOM, epochs=90, milestones=(30, 60))
+    assert killed(trial, tmp_path / "whole", [], threads) == []
+    moments = [draw.choice(["between", "write", "line", f"{draw.uniform(0.2, 0.6):.3f}"]) for _ in range(100)]
+    ends = killed(trial, tmp_path / "broken", moments, threads)
+    assert ends.count(signal.SIGKILL) >= 75
+    assert metrics(Store(tmp_path / "broken").outcome(trial)) == metrics(Store(tmp_path / "whole").outcome(trial))
 
 
 def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -530,6 +546,56 @@ class Evil:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Path.touch, (self.path,)
+
+
+def _lose(state: dict[str, Any], *names: str) -> dict[str, Any]:
+    part = state
+    for name in names[:-1]:
+        part = part[name]
+    del part[names[-1]]
+    return state
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda state: _lose(state, "random"),
+        lambda state: _lose(state, "random", "numpy"),
+        lambda state: _lose(state, "optimizer", "param_groups"),
+        lambda state: {**state, "epoch": "first"},
+        lambda state: {**state, "random": 3},
+        lambda state: {**state, "key": "other"},
+        lambda state: [state],
+    ],
+    ids=["no generators", "a generator less", "half an optimizer", "epoch as text", "a number", "another trial", "a list"],
+)
+def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_over(
+    damage: Callable[[Any], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the numbers of a run that never had one: what was taken up of it before the fault is taken back."""
+    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+    store = Store(tmp_path / "broken")
+    with monkeypatch.context() as patch:
+        patch.setattr(Recording, "append", _interrupted(Recording.append, at=3))
+        with pytest.raises(KeyboardInterrupt):
+            train(RANDOM, store)
+    path = store.files(RANDOM).checkpoint
+    torch.save(damage(torch.load(path, weights_only=True)), path)
+    damaged = path.read_bytes()
+    assert metrics(train(RANDOM, store)) == whole
+    assert f"It is kept as {path.name}.damaged, and the trial starts over" in capsys.readouterr().err
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == damaged
+
+
+def _interrupted(append: Callable[..., None], at: int) -> Callable[..., None]:
+    """`append` that is interrupted before the line of that epoch."""
+
+    def instead(self: Recording, kind: str, **fields: Any) -> None:
+        if kind == "epoch" and fields["epoch"] == at:
+            raise KeyboardInterrupt
+        append(self, kind, **fields)
+
+    return instead
 
 
 def test_a_checkpoint_runs_nothing_and_must_belong_to_the_trial(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
 """Pictures of every kind are read, and a file is written whole or not at all."""
 
+import os
+import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageCms
+from PIL import Image, ImageCms, ImageFile
 
 from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad_lab.data import decode as module
+from spectralgrad_lab.data.decode import BrokenFile, decode
 from spectralgrad_lab.transfer.pictures import SUFFIXES, Picture, PictureError, read_picture, resized, write_picture
 
 ORIENTATION = 274  # the EXIF tag
@@ -158,13 +163,49 @@ def test_a_bad_file_is_one_error_that_names_it(what: str, suffix: str, tmp_path:
     assert path.name in str(caught.value)
 
 
-def test_a_picture_that_swells_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_swells_is_refused_before_it_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """169 million pixels of one bit are 21 kB in a file, and took 44 seconds and 7.8 GB."""
+    path = tmp_path / "large.png"
+    Image.new("1", (13000, 13000)).save(path)
+    assert path.stat().st_size < 50_000
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("it is decoded"))
+    with pytest.raises(PictureError, match="169 million pixels, and at most 67 million, 2 GiB of memory, are read"):
+        read_picture(path)
+    with pytest.raises(BrokenFile, match="169 million pixels"):
+        decode("folder", path)
+
+
+def test_a_picture_below_the_limit_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(rgb(20, 20), tmp_path / "a.png")
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 250)
-    assert read_picture(path).colors.shape == (3, 20, 20)  # Pillow only warns here
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    monkeypatch.setattr(module, "MOST_PIXELS", 400)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 250)  # Pillow only warns here
+    assert read_picture(path).colors.shape == (3, 20, 20)
+    monkeypatch.setattr(module, "MOST_PIXELS", 399)
     with pytest.raises(PictureError, match="million pixels"):
         read_picture(path)
+
+
+def test_postscript_is_no_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pillow would start Ghostscript for it, a program that runs programs."""
+    path = tmp_path / "a.eps"
+    path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n")
+    with Image.open(path) as image:
+        assert image.format == "EPS"  # the control
+    monkeypatch.setattr(subprocess, "check_call", lambda *_, **__: pytest.fail("a program was started"))
+    for read in (read_picture, partial(decode, "folder")):
+        with pytest.raises((PictureError, BrokenFile), match="whole"):
+            read(path)
+
+
+@pytest.mark.parametrize("what", ["a pipe", "a ring of links"])
+def test_what_is_no_file_is_neither_read_nor_written(what: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    os.mkfifo(path) if what == "a pipe" else path.symlink_to(path)
+    with pytest.raises(PictureError, match=r"a\.png (is a pipe|does not exist)"):
+        read_picture(path)
+    with pytest.raises(PictureError, match=r"cannot be written: .* Nothing was changed"):
+        write_picture(path, torch.zeros(3, 4, 4))
+    assert [each.name for each in tmp_path.iterdir()] == ["a.png"]
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, OSError])

@@ -1,5 +1,7 @@
 """Weights: three forms of the encoder's, our decoders', and every way in which a file can be wrong."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -151,3 +153,47 @@ def test_our_decoders_reach_their_targets(level: str) -> None:
     pictures = load_artworks(SHARED, domains=("photo",)).test["photo"]
     found = reconstruction(load_encoder(level=level), load_decoder(level), pictures, batch=4)
     assert float(found.mean()) >= TARGETS[level]
+
+
+@pytest.fixture
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Our decoder of relu1_1 in a folder that may be changed."""
+    for suffix in ("pt", "json"):
+        shutil.copy(weights.DECODERS / f"decoder-relu1_1.{suffix}", tmp_path)
+    monkeypatch.setattr(weights, "DECODERS", tmp_path)
+    load_decoder("relu1_1")  # the control
+    return tmp_path / "decoder-relu1_1.pt"
+
+
+@pytest.mark.parametrize("change", ["one more everywhere", "one bit", "no checksum", "no record"])
+def test_weights_other_than_those_that_were_shipped_are_refused(change: str, shipped: Path) -> None:
+    about = shipped.with_suffix(".json")
+    if change == "one more everywhere":
+        torch.save({name: value + 1 for name, value in torch.load(shipped).items()}, shipped)
+    elif change == "one bit":
+        content = bytearray(shipped.read_bytes())
+        content[len(content) // 2] ^= 1
+        shipped.write_bytes(content)
+    elif change == "no checksum":
+        about.write_text(json.dumps({**json.loads(about.read_text()), "sha256": None}))
+    else:
+        about.unlink()
+    with pytest.raises(WeightsError, match=r"is not the file that was shipped: its SHA-256 .* Install spectralgrad again"):
+        load_decoder("relu1_1")
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_weights_that_are_not_finite_are_refused_wherever_they_come_from(bad: float, shipped: Path) -> None:
+    state = torch.load(shipped)
+    next(iter(state.values())).view(-1)[3] = bad
+    torch.save(state, shipped)
+    with pytest.raises(WeightsError, match="holds NaN or Inf"):
+        load_decoder("relu1_1", path=shipped)
+
+
+def test_every_decoder_says_what_it_was_trained_on_and_under_which_terms() -> None:
+    for path in weights.DECODERS.glob("*.json"):
+        about = json.loads(path.read_text())
+        assert "artworks/photo" in about["data"]
+        assert "is not recorded" in about["terms"]
+    assert len(list(weights.DECODERS.glob("*.json"))) == 4

@@ -18,6 +18,8 @@ from spectralgrad.validation import is_number, is_transformed, is_whole
 from .checkpoint import translated
 from .handle import BatchNormHandle, group_from_sync
 from .normalizer import BatchMap, Normalizer, require_eps, require_features, require_group_size
+from .ranks import Share, require_agreement
+from .route import _working_dtype as working_dtype
 from .route import route_of
 
 _HANDLE = "as_batch_norm"  # the child's name
@@ -67,6 +69,7 @@ class BatchStatistics(Normalizer, Module):
         self.monitored = False  # keep `last_covariance` in training, for the diagnostics
         self.last_covariance: Tensor | None = None  # (groups, d, d), before eps
         self._kept: tuple[Any, ...] | None = None
+        self._agreed: tuple[Any, Share] | None = None  # the process group, and what all its ranks bring
         for name in ("weight", "bias"):
             value = Parameter(torch.empty(num_features, device=device, dtype=dtype)) if affine else None
             self.register_parameter(name, value)
@@ -107,7 +110,21 @@ class BatchStatistics(Normalizer, Module):
 
     def forward(self, input: Tensor) -> Tensor:
         require_features(self.who, input, "input", self.ndims, self.num_features)
+        if self.process_group is not None and (self.training or self.running_mean is None):
+            self._agree(input)
         return route_of(self, input).normalize(self, input)
+
+    def _agree(self, input: Tensor) -> None:
+        """Before the first statistics are exchanged: do all ranks bring the same? Asked again where this rank's changes.
+
+        The host must wait for the answer: not asked in compiled code, nor while a CUDA graph is captured.
+        """
+        if torch.compiler.is_compiling() or (input.is_cuda and torch.cuda.is_current_stream_capturing()):
+            return
+        share = Share.of(self.who, self.num_features, self.group_size, working_dtype(self, input), input.device)
+        if self._agreed != (self.process_group, share):
+            require_agreement(share, self.process_group, input.device)
+            self._agreed = self.process_group, share
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         local_metadata, _, _, _, errors = args
@@ -191,13 +208,13 @@ class BatchStatistics(Normalizer, Module):
         self._kept = (source, source.detach(), source._version, options, value)  # one assignment: safe between threads
         return value
 
-    # The kept matrix is not worth a copy, and a process group cannot be copied.
+    # The kept matrix is not worth a copy, and a process group cannot be copied. A copy asks the ranks for itself.
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_kept": None, "_agreed": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__({"_agreed": None, **state})
         if _HANDLE not in self._modules:  # pickled before there was one
             training = self.training
             self.add_module(_HANDLE, BatchNormHandle(self))

@@ -1,16 +1,73 @@
-"""Statistics merged exactly over the ranks of a process group."""
+"""Statistics merged exactly over the ranks of a process group, once the ranks agree on what they bring."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.covariance import Moments, merge_moments
 from spectralgrad.linalg.precision import matmul
+
+_BYTES = 128  # of a description: the same on every rank, whatever it says
+
+
+class Share(NamedTuple):
+    """What a rank brings to the exchange of a layer; the same on every rank, or the payloads do not fit together."""
+
+    channels: int
+    group_size: int
+    dtype: str
+    device: str
+    layer: str
+
+    @classmethod
+    def of(cls, who: str, channels: int, group_size: int, dtype: torch.dtype, device: torch.device) -> "Share":
+        return cls(channels, group_size, str(dtype).removeprefix("torch."), device.type, who)
+
+    def __str__(self) -> str:
+        return f"{self.layer}, {self.channels} channels in groups of {self.group_size}, {self.dtype} on {self.device}"
+
+
+def require_agreement(mine: Share, group: Any, device: torch.device) -> None:
+    """Raise on every rank unless all of them bring the same; one exchange of a fixed size, so that it always fits.
+
+    Payloads of different sizes must never meet: gloo ends the process (SIGABRT) that gets more than it expects.
+
+    Raises:
+        ShapeError, DtypeError, OptionError: other channels or groups; another dtype; another device or layer.
+        RuntimeError: a rank did not come.
+    """
+    words = "|".join(map(str, mine)).encode()[:_BYTES].ljust(_BYTES)
+    packed = torch.tensor(list(words), dtype=torch.uint8, device=device)
+    parts = [torch.empty_like(packed) for _ in range(dist.get_world_size(group))]
+    with _collective(mine.layer):
+        dist.all_gather(parts, packed, group=group)
+    texts = [bytes(part.tolist()).decode(errors="replace").strip() for part in parts]
+    if len(set(texts)) == 1:
+        return
+    shares = [Share(int(channels), int(size), *rest) for channels, size, *rest in (text.split("|", 4) for text in texts)]
+    different = next(name for name in Share._fields if len({getattr(each, name) for each in shares}) > 1)
+    error = {"channels": ShapeError, "group_size": ShapeError, "dtype": DtypeError}.get(different, OptionError)
+    raise error(
+        f"`{mine.layer}`: every rank of process_group must bring the same layer, channels, groups, dtype and device in the "
+        f"same order, got {_told(shares)}. Build the same model on every rank, and give it inputs of one dtype."
+    )
+
+
+def _told(shares: Sequence[Share]) -> str:
+    """Which rank has what; equal ones together.
+
+    >>> a, b = Share(6, 3, "float32", "cpu", "DBN"), Share(8, 4, "float32", "cpu", "DBN")
+    >>> _told([a, b, a])
+    'on rank 0, 2: DBN, 6 channels in groups of 3, float32 on cpu; on rank 1: DBN, 8 channels in groups of 4, float32 on cpu'
+    """
+    ranks = {share: [str(rank) for rank, each in enumerate(shares) if each == share] for share in shares}
+    return "; ".join(f"on rank {', '.join(those)}: {share}" for share, those in ranks.items())
 
 
 def merged_moments(who: str, local: Moments, group: Any) -> tuple[Moments, Tensor]:

@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -237,24 +237,13 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
     assert len(done) == len(shares) - 1
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python warns of forks with threads: that is the test
-@pytest.mark.usefixtures("three_threads")
-def test_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A child has none of its parent's threads, as in a DataLoader's worker: it makes its own pool."""
-    monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
-    monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
-    # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
-    M = large_batch()[:4]  # (4, 13, 24, 24)
-    assert lapack.worth_spreading(M)
-    assert M.numel() < 32768
-    expected, _ = sg.eigh(M)
+def in_a_fork(succeeds: Callable[[], bool]) -> None:
+    """Assert that a forked child says yes, within a minute."""
     child = os.fork()
     if child == 0:
         right = False
         try:
-            w, _ = sg.eigh(M)
-            right = torch.equal(w, expected) and threads._pool is not None
+            right = succeeds()
         finally:
             os._exit(0 if right else 1)
     status, deadline = None, time.monotonic() + 60
@@ -266,6 +255,46 @@ def test_after_fork(monkeypatch: pytest.MonkeyPatch) -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert status == 0, "the child hung" if status is None else "the child failed"
+
+
+forking = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Python warns of forks with threads: that is the test
+    pytest.mark.usefixtures("three_threads"),
+]
+
+
+def forked(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in forking:
+        test = mark(test)
+    return test
+
+
+@forked
+def test_a_forked_child_has_one_thread_and_does_not_hang() -> None:
+    """OpenMP's threads do not survive a fork: with three threads torch's own operations on so many numbers wait for ever."""
+    M = large_batch()
+    assert M.numel() > 2 * 32768
+    expected, _ = sg.eigh(M)
+    in_a_fork(lambda: torch.get_num_threads() == 1 and torch.equal(sg.eigh(M)[0], expected))
+    assert torch.get_num_threads() == 3
+
+
+@forked
+def test_a_forked_child_that_asks_for_threads_makes_its_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
+    # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
+    M = large_batch()[:4]  # (4, 13, 24, 24)
+    assert lapack.worth_spreading(M)
+    assert M.numel() < 32768
+    expected, _ = sg.eigh(M)
+
+    def succeeds() -> bool:
+        torch.set_num_threads(3)
+        return torch.equal(sg.eigh(M)[0], expected) and threads._pool is not None
+
+    in_a_fork(succeeds)
 
 
 # The papers' power iteration with deflation, and the choice of a solver.
@@ -398,9 +427,38 @@ def test_shares_run_in_several_of_torchs_threads() -> None:
 
 
 @pytest.mark.skipif(not team.is_available(), reason="torch does not use GNU OpenMP here")
-def test_an_interrupt_inside_a_share_reaches_the_caller() -> None:
-    def work() -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("where", ["the caller's share", "another share"])
+def test_an_exception_inside_a_share_reaches_the_caller_when_all_have_ended(where: str) -> None:
+    caller, meet, ended = threading.get_ident(), threading.Barrier(3), []
 
+    def work() -> None:
+        meet.wait(10)
+        if (threading.get_ident() == caller) == (where == "the caller's share"):
+            raise KeyboardInterrupt(where)
+        time.sleep(0.05)
+        ended.append(where)
+
+    for _ in range(2):  # the threads can be had again
+        ended.clear()
+        with pytest.raises(KeyboardInterrupt, match=where):
+            team.run(work, 3)
+        assert len(ended) == (2 if where == "the caller's share" else 1)
+
+
+def test_an_interrupt_while_the_pool_starts_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, alive = torch.get_num_threads(), threading.active_count()
+
+    class Interrupted(threading.Barrier):
+        def wait(self, timeout: float | None = None) -> int:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(threads.threading, "Barrier", Interrupted)
     with pytest.raises(KeyboardInterrupt):
-        team.run(work, 2)
+        threads._start_pool(3)
+    deadline = time.monotonic() + 10
+    while threading.active_count() > alive and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == alive
+    assert torch.get_num_threads() == before

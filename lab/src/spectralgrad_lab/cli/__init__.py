@@ -1,13 +1,40 @@
 """The command line."""
 
+import os
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+INTERRUPTED = 130  # exit code
+
+
+@contextmanager
+def _leaving_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process, with one line: while torch is imported an exception may come out of any of its modules,
+    as another one or not at all, and nothing is at work yet that would be lost."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
+        yield
+        return
+
+    def leave(*_: object) -> None:
+        os.write(2, b"spectralgrad: stopped.\n")
+        os._exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGINT, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit code: 0, 1 for a failure, 2 for wrong use, 3 out of --seconds, 130 after Ctrl-C."""
     arguments = sys.argv[1:] if argv is None else argv
     try:
-        from .app import app
+        with _leaving_at_once():
+            from .app import app
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

@@ -1,5 +1,6 @@
 """The one application: list, run, train, report, demo, and the commands of the other files here."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -64,6 +65,12 @@ def show(records: Records = FOLDER) -> None:
         for spec in specs().values():
             table.add_row(spec.id, spec.paper, escape(spec.shows), spec.kind, _recorded(spec, store))
         plain.print(table)
+        _tell_damaged(store.damaged.values() if store else ())
+
+
+def _tell_damaged(lines: Iterable[str]) -> None:
+    for line in lines:
+        typer.echo(f"spectralgrad {line}.", err=True)
 
 
 def _recorded(spec: Spec, store: Store | None) -> str:
@@ -123,8 +130,9 @@ def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
     if told:
         plain.print(escape(f"{spec.id}: {len(told)} of {len(trials)} trainings {cached(starts_of(told, store))}."))
     head = store.head_of_computed(spec.id, scale) if spec.is_computed else None
-    if head is not None:
+    if head is not None and store.load_computed(spec.id, scale) is not None:
         plain.print(escape(f"{spec.id}: {cached([head])}."))
+    _tell_damaged(store.damage_of(trials, *([(spec.id, scale)] if spec.is_computed else [])))
     with progress_of(len(trials), spec.id, told) as progress:
         run_spec(spec, scale, store, progress=progress, say=progress.say, **how)
     found = gather(spec, scale, store)
@@ -168,7 +176,8 @@ def report(
         if not records.exists():
             raise OptionError(f"`report`: there are no records in {records}. Run something first, or name them: --records.")
         shown = {id: find(id, "report") for id in only} if only else specs()
-        typer.echo(str(write_page(out, Store(records), shown, scale)))
+        page = write_page(out, Store(records), shown, scale, tell=_tell_damaged)
+        typer.echo(str(page))
 
 
 @app.command()

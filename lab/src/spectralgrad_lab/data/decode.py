@@ -17,6 +17,13 @@ WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "I;16N", "F")  # grey of 16 bits or
 _WIDE = 65535
 
 
+# Files that are read. Pillow knows more, and some of those are programs: for EPS it starts Ghostscript.
+FORMATS = ("PNG", "JPEG", "MPO", "WEBP", "BMP", "GIF", "TIFF", "PPM", "TGA", "JPEG2000", "AVIF")
+BYTES_OF_A_PIXEL = 32  # that reading takes at its worst, as numbers in [0, 1]; measured: 22 to 32, by the mode
+MOST_BYTES = 2**31
+MOST_PIXELS = MOST_BYTES // BYTES_OF_A_PIXEL  # 67 million: 8192 x 8192
+
+
 class BrokenFile(DataError):
     """A file that is no picture, or no whole one."""
 
@@ -25,7 +32,7 @@ def decode(who: str, path: Path) -> "Image":
     """A picture of mode RGB: grey, palette, CMYK, 16 bits and transparency (which is dropped) too; turned as it was taken.
 
     Raises:
-        BrokenFile: no picture, a truncated one, or one with more pixels than Pillow's limit.
+        BrokenFile: no picture, a truncated one, or one with more than MOST_PIXELS pixels.
         DataError: missing, or cannot be read.
     """
     try:
@@ -35,7 +42,8 @@ def decode(who: str, path: Path) -> "Image":
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a camera's bad notes, or of many pixels: the picture is whole
-            with Image.open(path) as file:
+            with Image.open(path, formats=known_formats()) as file:
+                require_pixels(*file.size)
                 file.load()
                 return _in_colour(_turned(file))
     except MemoryError:
@@ -47,6 +55,28 @@ def decode(who: str, path: Path) -> "Image":
             raise DataError(f"`{who}`: {path} cannot be read: {error.strerror}.") from error
         words = str(error).replace(str(path), "it") or type(error).__name__
         raise BrokenFile(f"`{who}`: {path} must be a whole image file: {words}. Unpack the archive again.") from error
+
+
+def known_formats() -> list[str]:
+    """Those of FORMATS that this Pillow can read."""
+    from PIL import Image
+
+    Image.init()
+    return [name for name in FORMATS if name in Image.OPEN]
+
+
+def require_pixels(width: int, height: int) -> None:
+    """Raise `ValueError` for a picture that would take too much memory, by its header alone: nothing was decoded yet.
+
+    >>> require_pixels(13000, 13000)
+    Traceback (most recent call last):
+    ValueError: it has 169 million pixels, and at most 67 million, 2 GiB of memory, are read; make it smaller first
+    """
+    if width * height > MOST_PIXELS:
+        raise ValueError(
+            f"it has {width * height / 1e6:.0f} million pixels, and at most {MOST_PIXELS / 1e6:.0f} million, "
+            f"{MOST_BYTES // 2**30} GiB of memory, are read; make it smaller first"
+        )
 
 
 def _turned(image: "Image") -> "Image":

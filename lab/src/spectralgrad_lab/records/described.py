@@ -46,7 +46,12 @@ class Described:
         Raises:
             OptionError: fields that this version does not know, or misses.
         """
-        values: dict[str, Any] = json.loads(text)
+        try:
+            values: Any = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise OptionError(f"`{cls.__name__}`: no record of a trial: {str(error)[:60]}.") from error
+        if not isinstance(values, dict):
+            raise OptionError(f"`{cls.__name__}`: a trial is a dictionary, got {type(values).__name__}.")
         known = {each.name: each for each in fields(cls)}  # type: ignore[arg-type]
         wrong = [name for name in known.keys() ^ values.keys() if name not in known or not known[name].metadata.get("later")]
         if wrong:

@@ -56,7 +56,7 @@ def outcome_of(lines: list[Line]) -> Outcome | None:
     end, epochs = end_of(lines), tuple(line for line in lines if line["kind"] == "epoch")
     if end is None:
         return None
-    seconds = sum(float(line.get("seconds", 0.0)) for line in epochs)
+    seconds = sum(number(line.get("seconds", 0.0)) for line in epochs)
     errors = end.get("test_error"), end.get("best_error")
     return Outcome(end["status"], end.get("reason", ""), epochs, *errors, seconds, _classes(lines))
 
@@ -69,7 +69,7 @@ def number(x: Any) -> float:
     """
     try:
         return float(x)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
@@ -79,4 +79,5 @@ def _classes(lines: Iterable[Line]) -> int | None:
     if not starts:
         return None
     said = starts[-1].get("classes")
-    return int(said) if isinstance(said, int) else CLASSES.get(str(starts[-1].get("trial", {}).get("data")))
+    trial = starts[-1].get("trial")
+    return int(said) if isinstance(said, int) else CLASSES.get(str(trial.get("data"))) if isinstance(trial, dict) else None

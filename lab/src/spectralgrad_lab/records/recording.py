@@ -8,18 +8,20 @@ next line begins on its own.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from spectralgrad.errors import OptionError, SpectralError
-from spectralgrad_lab.files import discard_parts
+from spectralgrad_lab.files import set_aside, sweep
 
+from .lines import Line, Parts, problem_of, problem_of_all
 from .lock import hold
 from .strict_json import from_json, to_json
 
-Line = dict[str, Any]  # of a record; "kind" says which
+__all__ = ["DamagedError", "Files", "Line", "Parts", "Recording", "StoreError", "end_of", "open_recording", "read_lines"]
+
 WORDS = ("kind", "reason", "trial")  # fields in which «NaN» is a word
 
 
@@ -27,11 +29,15 @@ class StoreError(SpectralError, RuntimeError):
     """A record directory cannot be used, read or written."""
 
 
-class Parts(NamedTuple):
-    """The lines between start and end: their kind, and the field that counts them."""
+class DamagedError(StoreError):
+    """A file of the records can be read, but is not what was written; it is left out, and what it held is run again."""
 
-    kind: str
-    number: str
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        super().__init__(
+            f"`Store`: {path} is damaged ({why}). It is left out; the next run sets it aside as {path.name}.damaged and "
+            "trains or computes it again"
+        )
 
 
 class Files(NamedTuple):
@@ -103,13 +109,16 @@ class Recording:
 
 
 @contextmanager
-def open_recording(files: Files, parts: Parts, who: str) -> Iterator[Recording]:
+def open_recording(
+    files: Files, parts: Parts, who: str, require: Callable[[list[Line]], None] = lambda _: None
+) -> Iterator[Recording]:
     """Hold the record of a training, alone, to write it or to go on with it.
 
     Args:
         files: where it is, or will be; folders are made.
         parts: what its lines are called.
         who: what is locked, for the error.
+        require: raises `DamagedError` for lines that are not of this training.
 
     Raises:
         BusyError: another process writes it.
@@ -122,17 +131,32 @@ def open_recording(files: Files, parts: Parts, who: str) -> Iterator[Recording]:
     except OSError as error:
         raise refusal("written", files.record, error) from error
     try:
-        discard_parts(files.checkpoint)
-        yield Recording(files.record, files.checkpoint, parts, read_lines(files.record, parts))
+        sweep(files.checkpoint.parent)
+        yield Recording(files.record, files.checkpoint, parts, _lines_or_aside(files.record, parts, require))
     finally:
         lock.__exit__(None, None, None)
+
+
+def _lines_or_aside(path: Path, parts: Parts, require: Callable[[list[Line]], None]) -> list[Line]:
+    """The lines of a record; a damaged one is renamed, never removed, and a new one begins."""
+    try:
+        lines = read_lines(path, parts)
+        require(lines)
+        return lines
+    except DamagedError:
+        try:
+            set_aside(path)
+        except OSError as error:
+            raise refusal("set aside", path, error) from error
+        return []
 
 
 def read_lines(path: Path, parts: Parts) -> list[Line]:
     """The lines of a record: starts, parts, stops and the end. Of parts that were run again the last run counts.
 
     Raises:
-        StoreError: it cannot be read, or is no record.
+        DamagedError: it is not what was written. A line that a kill cut short is no damage.
+        StoreError: it cannot be read.
 
     >>> read_lines(Path("/nonexistent"), Parts("epoch", "epoch"))
     []
@@ -146,7 +170,7 @@ def read_lines(path: Path, parts: Parts) -> list[Line]:
     stops: list[Line] = []
     end: list[Line] = []  # one at most
     for each in text.split("\n"):
-        line = _parse(each)
+        line = _parse(path, each, parts)
         kind = line.get("kind")
         if kind == "start":
             starts.append(line)
@@ -156,8 +180,9 @@ def read_lines(path: Path, parts: Parts) -> list[Line]:
             stops.append(line)
         elif kind == "end":
             end = [line]
-    if text.strip("\0\n") and not starts and (done or end):
-        raise StoreError(f"`Store`: {path} has no start line: it is no record, or a damaged one. Move it away.")
+    problem = problem_of_all(starts, done, end, parts)
+    if problem:
+        raise DamagedError(path, problem)
     return [*starts, *done, *stops, *end]
 
 
@@ -166,13 +191,18 @@ def end_of(lines: list[Line]) -> Line | None:
     return lines[-1] if lines and lines[-1]["kind"] == "end" else None
 
 
-def _parse(text: str) -> Line:
+def _parse(path: Path, text: str, parts: Parts) -> Line:
     """A line; an empty one if it was cut short."""
     try:
         line = from_json(text, WORDS)
+    except RecursionError as error:
+        raise DamagedError(path, "a line is nested too deeply") from error
     except ValueError:
         return {}
-    return line if isinstance(line, dict) else {}
+    problem = problem_of(line, parts)
+    if problem:
+        raise DamagedError(path, problem)
+    return line  # type: ignore[no-any-return]
 
 
 def refusal(what: str, path: Path, error: OSError) -> StoreError:

@@ -11,26 +11,30 @@ What the lines of a training are, `recording` says. Nothing in a record names a 
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.files import write_whole
+from spectralgrad_lab.files import set_aside, write_whole
 
+from .decoded import Damage, computed_from
 from .described import Described
+from .lines import problem_of
 from .machine import circumstances, slug
 from .outcome import Outcome, outcome_of
-from .recording import Files, Line, Recording, StoreError, open_recording, read_lines, refusal
-from .results import Axes, Computed, Curve, GalleryPicture, Printed, Surface
+from .recording import DamagedError, Files, Line, Recording, StoreError, open_recording, read_lines, refusal
+from .results import Computed, GalleryPicture
 from .strict_json import to_json
 from .trial import FORMAT, Trial
 
 __all__ = ["Outcome", "Recording", "Store", "StoreError", "opening"]
 
 HEAD = "spectralgrad records, format "
+T = TypeVar("T", bound=Described)
 STYLE = "style"  # folder of the style-transfer trainings, which may have been there first
 
 
@@ -57,6 +61,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
+        self.damaged: dict[Path, str] = {}  # files that were found damaged and left out, and what is wrong
         try:
             self._open()
         except OSError as error:
@@ -93,7 +98,9 @@ class Store:
             BusyError: another process writes it.
             StoreError: it cannot be written.
         """
-        return open_recording(self.files(trial), trial.PARTS, f"`Store`: trial {trial.key}")
+        files = self.files(trial)
+        own = partial(_require_own, files.record, trial)
+        return open_recording(files, trial.PARTS, f"`Store`: trial {trial.key}", own)
 
     @contextmanager
     def recording(self, trial: Trial, *, gpu: bool = False) -> Iterator[Recording]:
@@ -103,24 +110,34 @@ class Store:
             yield held
 
     def lines(self, trial: Described) -> list[Line]:
-        """The lines of a trial; of epochs that were run again the last run, and of ends the last."""
-        return read_lines(self.files(trial).record, trial.PARTS)
+        """The lines of a trial; of epochs that were run again the last run, and of ends the last.
+
+        None where its record is damaged, or is that of another trial: `damaged` then says so.
+        """
+        path = self.files(trial).record
+        try:
+            found = read_lines(path, trial.PARTS)
+            _require_own(path, trial, found)
+        except DamagedError as error:
+            self.damaged[path] = str(error)
+            return []
+        self.damaged.pop(path, None)
+        return found
 
     def outcome(self, trial: Trial) -> Outcome | None:
         """How a trial ended; None if it has not."""
         return outcome_of(self.lines(trial))
 
     def trials(self) -> list[Trial]:
-        """Every trial that has a record, in the order of their keys."""
+        """Every trial that has a record, in the order of their keys; `damaged` names those that cannot be used."""
         found = []
         for path in sorted((self.folder / "trials").glob("*.jsonl")):
-            lines = read_lines(path, Trial.PARTS)
-            if not lines:
-                continue  # killed while it wrote its first line
-            trial = Trial.from_json(json.dumps(lines[0].get("trial", {})))
-            if trial.key != path.stem:
-                raise StoreError(f"`Store`: {path} holds the record of trial {trial.key}. Give it its own name back.")
-            found.append(trial)
+            try:
+                lines = read_lines(path, Trial.PARTS)
+                if lines:  # or it was killed while it wrote its first line
+                    found.append(_own_trial(path, Trial, lines))
+            except DamagedError as error:
+                self.damaged[path] = str(error)
         return found
 
     def save_computed(self, id: str, scale: str, result: Computed, *, gpu: bool = False) -> None:
@@ -132,6 +149,8 @@ class Store:
         bare = asdict(replace(result, pictures=()))
         try:
             path.parent.mkdir(exist_ok=True)
+            if self.damaged.pop(path, None) and path.exists():
+                set_aside(path)
             bare["pictures"] = _save_pictures(path.with_suffix(""), result.pictures)
             text = to_json({"id": id, "scale": scale, **_about(gpu), "result": bare}, indent=1)
             write_whole(path, (text + "\n").encode())
@@ -139,38 +158,41 @@ class Store:
             raise refusal("written", path, error) from error
 
     def load_computed(self, id: str, scale: str) -> Computed | None:
-        """What `save_computed` wrote; None if there is nothing.
-
-        Pictures of the user's data may have been removed, so that the rest can be published: these are left out.
-        """
-        whole = self.head_of_computed(id, scale)
+        """What `save_computed` wrote; None if there is nothing, or if it is damaged: `damaged` then says so."""
+        whole, path = self.head_of_computed(id, scale), self._computed(id, scale)
         if whole is None:
             return None
-        path = self._computed(id, scale)
         try:
-            result = whole["result"]
-            pictures = _load_pictures(path.with_suffix(""), result.get("pictures", []))  # older records have none
-            return replace(_decode_computed(result), pictures=pictures)
+            found = computed_from(whole.get("result"), path.with_suffix(""))
+            self.damaged.pop(path, None)
+            return found
+        except Damage as error:
+            self.damaged[path] = str(DamagedError(path, str(error)))
         except OSError as error:
-            raise refusal("read", path, error) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._damaged(id, scale, error) from error
+            self.damaged[path] = str(DamagedError(path, f"a picture: {error.strerror or error}"))
+        return None
 
     def head_of_computed(self, id: str, scale: str) -> Line | None:
         """The record of a computed artifact as it was written: machine, versions, source and date; None if there is none."""
         path = self._computed(id, scale)
         try:
             found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+            problem = "" if found is None else problem_of({"kind": "start", **found}, Trial.PARTS)
         except OSError as error:
             raise refusal("read", path, error) from error
-        except ValueError as error:
-            raise self._damaged(id, scale, error) from error
-        if found is not None and not isinstance(found, dict):
-            raise self._damaged(id, scale, TypeError("no dictionary"))
+        except (ValueError, TypeError) as error:
+            problem = str(error)[:60] or type(error).__name__
+        except RecursionError:
+            problem = "it is nested too deeply"
+        if problem:
+            self.damaged[path] = str(DamagedError(path, problem))
+            return None
         return found
 
-    def _damaged(self, id: str, scale: str, error: Exception) -> StoreError:
-        return StoreError(f"`Store`: {self._computed(id, scale)} is damaged ({error}). Remove it and run `{id}` again.")
+    def damage_of(self, trials: Iterable[Described], *computed: tuple[str, str]) -> list[str]:
+        """What was said of damaged records of these trials, and of computed artifacts (id, scale)."""
+        paths = [*(self.files(trial).record for trial in trials), *(self._computed(*each) for each in computed)]
+        return [self.damaged[path] for path in dict.fromkeys(paths) if path in self.damaged]
 
     def _computed(self, id: str, scale: str) -> Path:
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", id) or not scale.isalpha():
@@ -204,40 +226,24 @@ def _save_pictures(folder: Path, pictures: Sequence[GalleryPicture]) -> list[dic
     return entries
 
 
-def _load_pictures(folder: Path, entries: Sequence[dict[str, Any]]) -> tuple[GalleryPicture, ...]:
-    found = []
-    for entry in entries:
-        path = folder / Path(entry["file"]).name  # whatever a record says, nothing outside of its folder is read
-        if entry["original"] and not path.exists():
-            continue
-        found.append(GalleryPicture(entry["row"], entry["column"], path.read_bytes(), entry["alt"], entry["original"]))
-    return tuple(found)
+def _own_trial(path: Path, kind: type[T], lines: list[Line]) -> T:
+    """The trial of the start line of a record.
+
+    Raises:
+        DamagedError: it has none, or the record is another's.
+    """
+    said = lines[0].get("trial")
+    try:
+        trial = kind.from_json(said if isinstance(said, str) else json.dumps(said))
+        key = trial.key
+    except (OptionError, TypeError, ValueError, RecursionError) as error:
+        raise DamagedError(path, str(error)[:120]) from error
+    if trial.files.record.parts[-2:] != path.parts[-2:]:
+        raise DamagedError(path, f"it holds the record of trial {key}")
+    return trial
 
 
-def _numbers(x: list[Any]) -> tuple[float, ...]:
-    return tuple(float(value) for value in x)
-
-
-def _decode_computed(x: dict[str, Any]) -> Computed:
-    """Lists become tuples again, and words like «NaN» numbers, but only where numbers belong."""
-
-    def printed(t: dict[str, Any]) -> Printed:
-        rows = {label: tuple(cells) for label, cells in t["rows"].items()}
-        return Printed(tuple(t["columns"]), rows, t["caption"], tuple(t["misprints"]))
-
-    def surface(s: dict[str, Any]) -> Surface:
-        x, y, levels = _numbers(s["x"]), _numbers(s["y"]), _numbers(s["levels"])
-        points = tuple((name, float(a), float(b)) for name, a, b in s["points"])
-        return Surface(x, y, tuple(_numbers(row) for row in s["z"]), levels, points, s["x_label"], s["y_label"])
-
-    return Computed(
-        tables=tuple(printed(table) for table in x["tables"]),
-        curves=tuple(Curve(c["label"], _numbers(c["x"]), _numbers(c["y"])) for c in x["curves"]),
-        surfaces=tuple(surface(s) for s in x["surfaces"]),
-        x_label=x["x_label"],
-        y_label=x["y_label"],
-        log=x["log"],
-        agrees=x["agrees"],
-        remarks=tuple(x["remarks"]),
-        axes=tuple(Axes(**axes) for axes in x.get("axes", [])),
-    )
+def _require_own(path: Path, trial: Described, lines: list[Line]) -> None:
+    """Raise `DamagedError` for the record of another trial under the name of this one."""
+    if lines and _own_trial(path, type(trial), lines).key != trial.key:
+        raise DamagedError(path, "it holds the record of another trial")

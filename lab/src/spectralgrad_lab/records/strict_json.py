@@ -34,6 +34,7 @@ def from_json(text: str, words: Container[str] = ()) -> Any:
 
     Raises:
         ValueError: no JSON.
+        RecursionError: nested too deeply.
 
     >>> from_json('{"loss": "inf", "reason": "NaN"}', words=("reason",))
     {'loss': inf, 'reason': 'NaN'}

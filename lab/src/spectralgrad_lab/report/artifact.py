@@ -29,7 +29,8 @@ def section(found: Findings, pictures: Sequence[bytes], files: Sequence[str]) ->
     title = element("h3", element("code", spec.id), ": ", spec.shows)
     if found.problem or not found.has_records:
         line = f"At scale {found.scale}: {found.problem or found.state}."
-        return element("section", title, element("p", line, class_="soft"), id=slug(spec.id), class_="artifact empty")
+        said = element("p", line, class_="soft")
+        return element("section", title, said, _damaged(found), id=slug(spec.id), class_="artifact empty")
     says = spec.says.get(found.scale, "")
     came = answer(found)
     parts = [
@@ -41,6 +42,7 @@ def section(found: Findings, pictures: Sequence[bytes], files: Sequence[str]) ->
         element("p", element("b", f"Scale {found.scale}: "), says) if says else "",
         element("p", f"{spec.paper}, scale {found.scale}: {found.state}.{seeds(found)}", class_="soft"),
         element("p", f"Run on {'; '.join(found.origins)}.", class_="soft") if found.origins else "",
+        _damaged(found),
         tables(found),
         _failures(found),
         _remarks(found),
@@ -61,6 +63,11 @@ def _failures(found: Findings) -> Markup:
     )
     title = f"No success: {failed} not finite, {strayed} finite that did not converge"
     return element("details", element("summary", title, class_="bad"), listed, open=len(lines) <= FEW)
+
+
+def _damaged(found: Findings) -> Markup:
+    listed = [element("li", f"{line}.") for line in found.damaged]
+    return element("ul", *listed, class_="notes") if listed else Markup("")
 
 
 def _remarks(found: Findings) -> Markup:

@@ -41,6 +41,7 @@ class Findings:
     converged: int = 0
     begun: int = 0  # with epochs, but no end
     problem: str = ""  # why the records cannot be read
+    damaged: list[str] = field(default_factory=list)  # records that are left out, and why
     origins: list[str] = field(default_factory=list)  # machine, torch, precision, ...
 
     @property
@@ -69,6 +70,8 @@ class Findings:
             learned = f", {self.converged} converged" if self.spec.is_judged(self.scale) else ""
             parts.append(f"{self.run} of {self.planned} trainings run: {self.finite} finite{learned}")
             parts += [f"{self.begun} not at their end"] if self.begun else []
+        if self.damaged:
+            parts.append(f"{len(self.damaged)} damaged record{'' if len(self.damaged) == 1 else 's'} left out")
         return "; ".join(parts) or "no records"
 
 
@@ -96,6 +99,7 @@ def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
             found.panels += [] if found.result is None else panels_of_computed(spec, found.result)
     except SpectralError as error:  # one damaged record does not cost the other artifacts their page
         found.problem = str(error)
+    found.damaged = store.damage_of(trials_of(found.entries), *([(spec.id, scale)] if spec.is_computed else []))
     return found
 
 

@@ -26,7 +26,8 @@ def origin(about: Line) -> str:
     ...         "graph": True})
     'NVIDIA H200, torch 2.11.0, bf16, one CUDA graph a step'
     """
-    precision = str(about.get("trial", {}).get("precision", ""))
+    trial = about.get("trial")
+    precision = str(trial.get("precision", "")) if isinstance(trial, dict) else ""
     parts = [
         _machine(about),
         f"torch {about['versions']['torch']}" if about.get("versions", {}).get("torch") else "",

@@ -50,7 +50,13 @@ class Snapshot(Store):
 
 
 def write_page(
-    folder: Path, store: Store, specs: Mapping[str, Spec], scale: Scale, *, progress: Callable[[str], None] | None = None
+    folder: Path,
+    store: Store,
+    specs: Mapping[str, Spec],
+    scale: Scale,
+    *,
+    progress: Callable[[str], None] | None = None,
+    tell: Callable[[Sequence[str]], None] | None = None,
 ) -> Path:
     """Write index.html, and the figure (PNG) and numbers (CSV) of every artifact beside it.
 
@@ -60,6 +66,7 @@ def write_page(
         specs: id -> artifact, in the order of the page.
         scale: smoke, short or paper.
         progress: called with the id of each artifact, before it is drawn.
+        tell: called at the end with a line for each damaged record, which is left out.
 
     Returns:
         The path of index.html.
@@ -96,6 +103,8 @@ def write_page(
         write_whole(page, _html(everything, sections, scale, records).encode())
     except OSError as error:
         raise StoreError(f"`write_page`: {folder} cannot be written: {error.strerror or error}. Choose another.") from error
+    if tell is not None:
+        tell(list(records.damaged.values()))
     return page
 
 

@@ -3,11 +3,11 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from spectralgrad_lab.artifacts.spec import Entry
-from spectralgrad_lab.records.outcome import number
 from spectralgrad_lab.records.results import Printed
 
 from .cells import Cell, deviation_of, finite_of, mean_of
@@ -16,6 +16,10 @@ CELL_COLUMNS = (
     *("row", "column", "figure", "planned", "run", "finite", "converged", "success_rate_percent"),
     *("min", "mean", "std", "best_epoch_min", "best_epoch_mean", "best_epoch_std", "seconds", "failures"),
 )
+
+
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # with their wide forms
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def group_failures(cells: Iterable[Cell]) -> list[str]:
@@ -127,7 +131,7 @@ def printed_lines(table: Printed) -> list[list[str]]:
 
 
 def to_csv(lines: Iterable[Sequence[str]]) -> str:
-    """CSV text. What a spreadsheet would take for a formula gets an apostrophe before it.
+    """CSV text. A text that a spreadsheet could take for a formula gets an apostrophe before it; a number stays one.
 
     >>> to_csv([["a", "b"], ["=1+1", "-0.5"]])
     "a,b\\r\\n'=1+1,-0.5\\r\\n"
@@ -138,8 +142,8 @@ def to_csv(lines: Iterable[Sequence[str]]) -> str:
 
 
 def _inert(cell: str) -> str:
-    starts_formula = cell[:1] in ("=", "+", "-", "@", "\t", "\r")
-    return f"'{cell}" if starts_formula and cell != "-" and math.isnan(number(cell)) else cell
+    starts_formula = cell.lstrip()[:1] in FORMULA or cell[:1] in ("\t", "\r", "\n")
+    return f"'{cell}" if cell and starts_formula and cell != "-" and not NUMBER.fullmatch(cell) else cell
 
 
 def _full(x: float) -> str:

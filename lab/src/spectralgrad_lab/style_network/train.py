@@ -186,7 +186,7 @@ def _pair(trial: StyleTrial, place: Path) -> StylePair:
             assert network is not None
             try:
                 network.load_state_dict({key: x.float() for key, x in state["weights"].items()})
-            except RuntimeError as error:
+            except (RuntimeError, KeyError, AttributeError, TypeError) as error:
                 raise OptionError(another_network("trained", place / name, error, "Remove its folder")) from error
         elif name == WEIGHTS:
             raise OptionError(

@@ -67,7 +67,7 @@ class StyleTrial(Described):
     """
 
     PREFIX: ClassVar[str] = f"style {FORMAT}"
-    PARTS: ClassVar[Parts] = Parts("log", "step")
+    PARTS: ClassVar[Parts] = Parts("log", "step", ("seconds", "nonfinite"))
 
     variant: str = "exact"
     domains: tuple[str, ...] = DOMAINS

@@ -1,7 +1,6 @@
 """Checkpoints that are whole or not there: the state of a training after an epoch, and of all generators."""
 
 import io
-import pickle
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,10 @@ State = dict[str, Any]
 
 class CheckpointError(SpectralError, RuntimeError):
     """A checkpoint cannot be written, or is not one."""
+
+
+class DamagedCheckpoint(CheckpointError):
+    """A file that is there and is no checkpoint of this trial: it is set aside, and the trial starts over."""
 
 
 def save(path: Path, state: State) -> None:
@@ -44,20 +47,19 @@ def load(path: Path, key: str) -> State | None:
     """The state that `save` wrote, on the CPU; None if there is none.
 
     Raises:
-        CheckpointError: a damaged file, one of another version or of another trial.
+        DamagedCheckpoint: a damaged file, one of another version or of another trial.
+        CheckpointError: it cannot be read.
     """
     if not path.exists():
         return None
     try:
         state: State = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-        raise CheckpointError(
-            f"`train`: the checkpoint {path} is damaged ({type(error).__name__}). Remove it: the trial then starts over."
-        ) from error
+    except OSError as error:
+        raise CheckpointError(f"`train`: the checkpoint {path} cannot be read: {error.strerror or error}.") from error
+    except Exception as error:  # of a damaged file torch raises whatever it comes to
+        raise DamagedCheckpoint(f"`train`: the checkpoint {path} is damaged ({type(error).__name__})") from error
     if not isinstance(state, dict) or (state.get("format"), state.get("key")) != (FORMAT, key):
-        raise CheckpointError(
-            f"`train`: {path} is no checkpoint of trial {key} in format {FORMAT}. Remove it: the trial then starts over."
-        )
+        raise DamagedCheckpoint(f"`train`: {path} is no checkpoint of trial {key} in format {FORMAT}")
     return state
 
 

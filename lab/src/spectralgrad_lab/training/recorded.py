@@ -1,5 +1,7 @@
 """A training that is recorded part by part, can be stopped at any moment, and goes on where it was."""
 
+import copy
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -7,10 +9,11 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.data import DataError
 from spectralgrad_lab.deadline import NEVER, Deadline
-from spectralgrad_lab.records.recording import Line, Recording
+from spectralgrad_lab.files import set_aside
+from spectralgrad_lab.records.recording import Line, Recording, refusal
 
 from . import checkpoint
-from .checkpoint import State
+from .checkpoint import DamagedCheckpoint, State
 from .watch import Diverged
 
 REASON = 500  # characters of an error that a record keeps
@@ -94,7 +97,7 @@ def go_on(
         DataError: an image cannot be read; what is recorded stands.
         StoreError, CheckpointError: the disk is full or the like; what is recorded stands.
     """
-    state = checkpoint.load(recording.checkpoint, training.key) if recording is not None else None
+    state = _kept(recording, training.key) if recording is not None else None
     # Another process may have ended it between the caller's first look and the lock.
     over, state = agree((recording is not None and recording.has_ended, state))
     if over:
@@ -148,12 +151,36 @@ class _Lines:
             self.tell(self.recording.lines[-1])
 
 
+def _kept(recording: Recording, key: str) -> State | None:
+    """The checkpoint; None if there is none, or a damaged one, which is set aside: the training then starts over."""
+    try:
+        return checkpoint.load(recording.checkpoint, key)
+    except DamagedCheckpoint as error:
+        _set_aside(recording, str(error))
+        return None
+
+
 def _restore(training: Training, state: State, recording: Recording | None) -> None:
+    """Take up a state; where it is damaged, start over, as if there had been none."""
+    before = copy.deepcopy(training.state())
     try:
         training.restore(state)
-    except (RuntimeError, ValueError, KeyError) as error:
+    except RuntimeError as error:
         where = "the checkpoint" if recording is None else recording.checkpoint
         raise OptionError(another_network("train", where, error, "Remove it")) from error
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:  # a part is missing, or another type
+        training.restore(before)  # what was taken up before the error
+        if recording is not None:
+            what = f"{type(error).__name__}: {str(error)[:60]}"
+            _set_aside(recording, f"`train`: the checkpoint {recording.checkpoint} is damaged ({what})")
+
+
+def _set_aside(recording: Recording, why: str) -> None:
+    try:
+        aside = set_aside(recording.checkpoint)
+    except OSError as error:
+        raise refusal("set aside", recording.checkpoint, error) from error
+    print(f"spectralgrad {why}. It is kept as {aside.name}, and the trial starts over.", file=sys.stderr)
 
 
 def another_network(who: str, where: object, error: Exception, remedy: str) -> str:

@@ -89,7 +89,15 @@ def _require_place(out: Path) -> None:
     """Say before the work, not after it, that its result cannot be written."""
     if out.is_dir():
         raise OptionError(f"`transfer`: OUT must be a file, as CONTENT is, but {out} is a folder. Name a file in it.")
-    if not os.access(out.resolve().parent, os.W_OK | os.X_OK):
+    try:
+        place = out.resolve()
+        exists = place.exists()
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a ring, before Python 3.13
+        reason = getattr(error, "strerror", None) or "its links go in a ring"
+        raise PictureError(f"`transfer`: {out} cannot be written: {reason}. Name another file.") from error
+    if (exists and not place.is_file()) or (out.is_symlink() and not exists and place.is_symlink()):
+        raise PictureError(f"`transfer`: {out} cannot be written: it is a pipe or a device, and no file. Name another file.")
+    if not os.access(place.parent, os.W_OK | os.X_OK):
         raise PictureError(f"`transfer`: {out} cannot be written: there is no such folder, or no right to write to it.")
 
 

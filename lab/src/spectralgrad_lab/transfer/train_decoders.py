@@ -7,6 +7,7 @@ the third term of the loss: calm.py.
 """
 
 import copy
+import hashlib
 import json
 import math
 import platform
@@ -327,6 +328,7 @@ def fitted(
         "machine": torch.cuda.get_device_name() if at.type == "cuda" else platform.machine(),
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in decoder.parameters()),
+        "sha256": hashlib.sha256((out / f"{name}.pt").read_bytes()).hexdigest(),
     }
     write_whole(out / f"{name}.json", (to_json(about, indent=1) + "\n").encode())
     say(f"| {recipe.level} | {about['parameters']} | {about['psnr_mean_db']:.2f} | {about['psnr_min_db']:.2f} | {steps} "

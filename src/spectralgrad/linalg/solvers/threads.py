@@ -38,25 +38,36 @@ def _get_pool(workers: int) -> ThreadPoolExecutor:
     global _pool, _workers
     with _lock:
         if _pool is None or _workers < workers:
-            threads = torch.get_num_threads()
-            started = threading.Barrier(workers + 1)
-
-            def pin() -> None:
-                torch.get_num_threads()  # torch sets a new thread's count at its first use: let it, then overrule it
-                torch.set_num_threads(1)
-                started.wait()
-
-            _pool, _workers = ThreadPoolExecutor(workers, "spectralgrad"), workers
-            for _ in range(workers):
-                _pool.submit(pin)
-            started.wait()
-            torch.set_num_threads(threads)  # the workers' call also set the count for threads yet to come: put it back
+            _pool, _workers = _start_pool(workers), workers
         return _pool
+
+
+def _start_pool(workers: int) -> ThreadPoolExecutor:
+    threads = torch.get_num_threads()
+    started = threading.Barrier(workers + 1)
+
+    def pin() -> None:
+        torch.get_num_threads()  # torch sets a new thread's count at its first use: let it, then overrule it
+        torch.set_num_threads(1)
+        started.wait()
+
+    pool = ThreadPoolExecutor(workers, "spectralgrad")
+    try:
+        for _ in range(workers):
+            pool.submit(pin)
+        started.wait()
+    except BaseException:  # an interrupt: nobody must wait at the barrier for ever
+        started.abort()
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    finally:
+        torch.set_num_threads(threads)  # the workers' call also set the count for threads yet to come: put it back
+    return pool
 
 
 def _run_in_pool(work: Callable[[], None], workers: int) -> None:
     jobs = [_get_pool(workers).submit(work) for _ in range(workers)]
-    errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: none is left running
+    errors = [error for job in jobs if (error := job.exception()) is not None]  # waits for all: only an interrupt does not
     if errors:
         raise errors[0]
 

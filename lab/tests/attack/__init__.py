@@ -1,0 +1,1 @@
+"""Campaigns against what comes from outside: records, pickles, pictures, weights, ranks, interrupts. `make attack`."""

@@ -1,0 +1,202 @@
+"""Faults of one rank among two or three: no hang, and a clear error on every rank that lives."""
+
+import faulthandler
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor
+
+import spectralgrad.nn as snn
+
+TIMEOUT, LIFETIME = 8, 90  # seconds: of an exchange, of a rank
+CHANNELS = 6
+
+
+def _samples(n: int = 4, channels: int = CHANNELS, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(n, channels, 3, 2, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def _step(layer: Any, x: Tensor) -> None:
+    layer(x.requires_grad_()).square().sum().backward()
+
+
+def _plain(group: Any, bad: bool, **options: Any) -> None:
+    layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group, **options)
+    for _ in range(2):
+        _step(layer, _samples())
+
+
+def _dies(group: Any, bad: bool, when: str = "forward") -> None:
+    layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group)
+    if when == "second step":
+        _step(layer, _samples())
+    if bad and when != "backward":
+        os._exit(0)  # no goodbye, as a crash; another code would make `spawn` end the others
+    y = layer(_samples().requires_grad_())
+    if bad:
+        os._exit(0)  # no goodbye, as a crash; another code would make `spawn` end the others
+    y.sum().backward()
+
+
+def _late(group: Any, bad: bool, when: str = "forward") -> None:
+    layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group)
+    if bad and when == "forward":
+        time.sleep(2 * TIMEOUT)
+    y = layer(_samples().requires_grad_())
+    if bad:
+        time.sleep(2 * TIMEOUT)
+    y.sum().backward()
+
+
+def _holds(value: float, step: int) -> Callable[[Any, bool], None]:
+    def run(group: Any, bad: bool) -> None:
+        layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group)
+        for i in range(step + 1):
+            x = _samples()
+            if bad and i == step:
+                x[0, 0, 0, 0] = value
+            _step(layer, x)
+
+    return run
+
+
+def _made(make: Callable[[bool, Any], tuple[Any, Tensor]]) -> Callable[[Any, bool], None]:
+    return lambda group, bad: _step(*make(bad, group))
+
+
+def _orders(group: Any, bad: bool) -> None:
+    one = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group), _samples()
+    two = snn.DecorrelatedBatchNorm2d(CHANNELS + 2, process_group=group), _samples(channels=CHANNELS + 2)
+    for layer, x in (two, one) if bad else (one, two):
+        _step(layer, x)
+
+
+def _evaluates(group: Any, bad: bool) -> None:
+    layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group).train(not bad)
+    _step(layer, _samples())
+    if bad:
+        raise RuntimeError("in eval mode it takes part in nothing; its training ends here")
+
+
+def _no_backward(group: Any, bad: bool) -> None:
+    layer = snn.DecorrelatedBatchNorm2d(CHANNELS, process_group=group)
+    y = layer(_samples().requires_grad_())
+    if bad:
+        raise RuntimeError("an error of the user's between the passes")
+    y.sum().backward()
+
+
+def _layer(**options: Any) -> Any:
+    return snn.DecorrelatedBatchNorm2d(CHANNELS, **options)
+
+
+ODD = CHANNELS + 2
+FAULTS: dict[str, tuple[Callable[[Any, bool], None], str]] = {  # name -> what to run, words of the error on every other rank
+    "dies before forward": (_dies, "could not be exchanged"),
+    "dies before backward": (lambda g, bad: _dies(g, bad, "backward"), "could not be exchanged"),
+    "dies before the second step": (lambda g, bad: _dies(g, bad, "second step"), "could not be exchanged"),
+    "comes late": (_late, "could not be exchanged"),
+    "comes late to backward": (lambda g, bad: _late(g, bad, "backward"), "could not be exchanged"),
+    "NaN": (_holds(torch.nan, 0), "must be finite on every rank"),
+    "Inf": (_holds(torch.inf, 0), "must be finite on every rank"),
+    "NaN in the second step": (_holds(torch.nan, 1), "must be finite on every rank"),
+    "an empty batch": (_made(lambda bad, g: (_layer(process_group=g), _samples(0 if bad else 4))), ""),
+    "other channels": (
+        _made(
+            lambda bad, g: (snn.DecorrelatedBatchNorm2d(ODD if bad else 6, process_group=g), _samples(4, ODD if bad else 6))
+        ),
+        "must bring the same",
+    ),
+    "many more channels": (
+        _made(
+            lambda bad, g: (snn.DecorrelatedBatchNorm2d(64 if bad else 6, process_group=g), _samples(4, 64 if bad else 6))
+        ),
+        "must bring the same",
+    ),
+    "other groups": (
+        _made(lambda bad, g: (_layer(group_size=2 if bad else 3, process_group=g), _samples())),
+        "must bring the same",
+    ),
+    "input in float64": (
+        _made(lambda bad, g: (_layer(process_group=g), _samples(dtype=torch.float64 if bad else torch.float32))),
+        "must bring the same",
+    ),
+    "layer in float64": (
+        _made(lambda bad, g: (_layer(process_group=g, dtype=torch.float64 if bad else None), _samples())),
+        "must bring the same",
+    ),
+    "input in bfloat16": (
+        _made(lambda bad, g: (_layer(process_group=g), _samples(dtype=torch.bfloat16 if bad else torch.float32))),
+        "",  # computed in float32 on all ranks
+    ),
+    "another layer": (
+        _made(
+            lambda bad, g: (
+                (snn.PCADenoise2d if bad else snn.DecorrelatedBatchNorm2d)(CHANNELS, process_group=g),
+                _samples(),
+            )
+        ),
+        "must bring the same",
+    ),
+    "another order of layers": (_orders, "must bring the same"),
+    "eval mode": (_evaluates, "could not be exchanged"),
+    "another device": (
+        _made(
+            lambda bad, g: (
+                _layer(process_group=g, device="meta" if bad else "cpu"),
+                _samples().to("meta" if bad else "cpu"),
+            )
+        ),
+        "could not be exchanged",
+    ),
+    "no backward": (_no_backward, "could not be exchanged"),
+}
+
+
+def _run(rank: int, name: str, world: int, folder: str) -> None:
+    faulthandler.dump_traceback_later(LIFETIME, exit=True)
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=TIMEOUT)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world, timeout=limit)
+    outcome = "no error"
+    try:
+        FAULTS[name][0](dist.group.WORLD, rank == world - 1)
+    except Exception as error:
+        outcome = f"{type(error).__name__}: {error}"
+    Path(folder, f"{rank}").write_text(outcome)
+    os._exit(0)
+
+
+def ranks(count: int, draw: Random) -> Iterator[str]:
+    """``count`` faults, each on two and on three ranks; yields ranks that hung, died or were told nothing."""
+    for name in list(FAULTS)[:count]:
+        for world in (2, 3):
+            yield from fault(name, world)
+
+
+def fault(name: str, world: int) -> Iterator[str]:
+    words = FAULTS[name][1]
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.monotonic()
+        try:
+            mp.spawn(_run, (name, world, folder), nprocs=world)  # type: ignore[attr-defined]
+        except Exception as error:
+            if "dies" not in name:
+                yield f"{name}, {world} ranks: {str(error).splitlines()[0]}"
+        took = time.monotonic() - start
+        for rank in range(world - 1):
+            path = Path(folder, f"{rank}")
+            said = path.read_text() if path.exists() else "nothing: it hung, or was ended"
+            if (words not in said) if words else said != "no error":
+                yield f"{name}, rank {rank} of {world}: {said[:300]}"
+        if took > LIFETIME:
+            yield f"{name}, {world} ranks: {took:.0f} s"

@@ -1,0 +1,64 @@
+"""A small share of every campaign of `make attack`; the full figures are behind the marker slow."""
+
+import pickle
+from random import Random
+
+import pytest
+
+from attack import damage, files, ranks, records, threads
+from attack.__main__ import CAMPAIGNS
+
+SHARES = {"records": 40, "pickles": 500, "pictures": 150, "weights": 60, "interrupts": 15, "batches": 40}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_a_share_finds_nothing(name: str) -> None:
+    campaign, _ = CAMPAIGNS[name]
+    assert list(campaign(SHARES[name], Random(f"{name} 1"))) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_the_full_campaign_finds_nothing(name: str) -> None:
+    campaign, count = CAMPAIGNS[name]
+    assert list(campaign(count, Random(f"{name} 2"))) == []
+
+
+# The controls: a campaign sees what it is made to see.
+
+
+def test_pickles_that_pythons_own_reader_takes_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "read_pickle", lambda *args: pickle.loads(args[1].read_bytes(), encoding="bytes"))
+    assert list(files.pickles(300, Random(0))) != []
+
+
+def test_a_record_that_raises_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raising(*_: object) -> None:
+        raise KeyError("epoch")
+
+    monkeypatch.setattr(records, "gather", raising)
+    assert len(list(records.records(3, Random(0)))) == 3
+
+
+def test_an_interrupt_that_is_swallowed_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = threads.sg.eigh
+
+    def deaf(M: object) -> object:
+        try:
+            return real(M)
+        except KeyboardInterrupt:
+            return real(M)
+
+    monkeypatch.setattr(threads, "PATIENCE", 0.3)
+    monkeypatch.setattr(threads.sg, "eigh", deaf)
+    assert any("lost" in fault for fault in threads.interrupts(5, Random(0)))
+
+
+def test_there_are_twenty_faults_of_ranks() -> None:
+    assert len(ranks.FAULTS) == 20
+
+
+def test_damage_is_damage() -> None:
+    draw = Random(0)
+    text = '{"kind": "start", "a": [1, 2]}\n{"kind": "epoch", "epoch": 0}\n'
+    assert sum(damage.damaged_text(text, draw) == text.encode() for _ in range(200)) < 5
