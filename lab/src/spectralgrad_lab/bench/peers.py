@@ -114,11 +114,14 @@ def xitorch_eigh() -> Eigh | None:
     return eigh
 
 
-def eigensolvers(device: torch.device) -> dict[str, Eigh]:
-    """Those that are here, the strongest first: on CUDA cuSOLVER's batched routine, which torch calls itself since 2.12."""
+def eigensolvers(device: torch.device, compiled: bool = True) -> dict[str, Eigh]:
+    """Those that are here, the strongest first: on CUDA cuSOLVER's batched routine, which torch calls itself since 2.12.
+
+    ``compiled``: also those that compile for each shape.
+    """
     found: dict[str, Eigh | None] = {TORCH_EIGH: torch.linalg.eigh}
     if device.type == "cuda":
-        found = {XSYEV: xsyev_eigh(device), **found, CUPY: cupy_eigh(), JAX: jax_eigh()}
+        found = {XSYEV: xsyev_eigh(device), **found, CUPY: cupy_eigh(), JAX: jax_eigh() if compiled else None}
     found[XITORCH] = xitorch_eigh()
     return {name: eigh for name, eigh in found.items() if eigh is not None}
 
