@@ -137,7 +137,7 @@ def test_layouts(size: int, batch: int) -> None:
 DIVISIONS = sorted({found for table in (jacobi._FEW, jacobi._MANY) for rows in table.values() for _, found in rows})
 
 
-@pytest.mark.parametrize("n", [3, 12, 21])
+@pytest.mark.parametrize("n", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 21))])
 @pytest.mark.parametrize("division", DIVISIONS, ids=lambda found: f"{found.PLAYER}x{found.LANES}")
 def test_every_division(division: jacobi.Division, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that some n takes, here for one n: with and without idle threads, of one warp and of several."""

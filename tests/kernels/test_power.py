@@ -334,6 +334,7 @@ def test_the_largest_fit_into_shared_memory(largest: tuple[torch.dtype, int]) ->
         assert layout.threads <= 1024
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [66, 100])
 def test_more_than_64_rows(n: int) -> None:
     """Rows are rounded up to multiples of 32 there, and tiles of products are larger."""

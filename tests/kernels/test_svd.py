@@ -18,7 +18,7 @@ REALS = [torch.float32, torch.float64]
 # In registers; Jacobi on the matrix, in one warp and in several; by a triangle of one piece and of several, and of n <= 4.
 SMALL = [(1, 1), (2, 1), (1, 4), (2, 2), (4, 2), (3, 3), (3, 4), (4, 4)]
 DIRECT = [(5, 5), (9, 1), (6, 13), (13, 6), (16, 16)]
-BY_TRIANGLE = [(40, 7), (7, 40), (33, 2), (300, 5), (36, 36)]
+BY_TRIANGLE = [(40, 7), (33, 2), *(pytest.param(*sizes, marks=pytest.mark.slow) for sizes in ((7, 40), (300, 5), (36, 36)))]
 
 
 def solve(A: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:

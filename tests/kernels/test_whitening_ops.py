@@ -42,6 +42,7 @@ STEPS = [  # few: the interpreter and the compiler are slow
 ]
 
 
+@pytest.mark.slow
 @starts_interpreter
 def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)

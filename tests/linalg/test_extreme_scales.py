@@ -11,7 +11,9 @@ import spectralgrad as sg
 from support import cases, extremes
 from support.extremes import (
     FUNCTIONS,
+    ONCE_MORE,
     SCALES,
+    TOLERANCE,
     Function,
     Homogeneous,
     cotangent_scales,
@@ -121,7 +123,8 @@ def second_faults(case: Homogeneous, dtype: torch.dtype, twice: Second) -> list[
     faults = []
     for k, X in scaled(case, dtype, forward=True):
         got = twice(case.ours, X, G.to(case.ours(X).dtype), C.to(dtype))
-        found = disagreement(got, want, (case.degree - 2) * k, resolution(dtype, k), finite=True)
+        scale, least = (case.degree - 2) * k, resolution(dtype, k)
+        found = disagreement(got, want, scale, least, finite=True, tolerance=ONCE_MORE * TOLERANCE)
         faults += [f"second derivative at 2^{k}: {found}"] if found else []
     return faults
 

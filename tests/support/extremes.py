@@ -21,6 +21,7 @@ SCALES = {  # exponents k from the smallest denormal to where 4 2^k, the largest
 }
 _STEP = 100  # 2 to this fits into every dtype
 TOLERANCE = 300  # times eps: of well-conditioned matrices
+ONCE_MORE = 3  # times that for a second derivative, which divides once more; its reference rounds as much
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,9 @@ def parts(x: Tensor) -> Tensor:
     return torch.view_as_real(x.resolve_conj()) if x.is_complex() else x
 
 
-def disagreement(got: Tensor, unit: Tensor, k: float, resolution: float, finite: bool = False) -> str | None:
+def disagreement(
+    got: Tensor, unit: Tensor, k: float, resolution: float, finite: bool = False, tolerance: float = TOLERANCE
+) -> str | None:
     """How ``got`` differs from unit 2^k, rounded to its dtype and cut to its largest number; None if it does not.
 
     ``resolution``: of the eigenvalues at this scale, relative; denormal ones have few bits. Below the smallest normal
@@ -140,7 +143,7 @@ def disagreement(got: Tensor, unit: Tensor, k: float, resolution: float, finite:
     ``finite`` that is all that is asked of a result that overflows.
     """
     info = torch.finfo(got.dtype)
-    rtol = TOLERANCE * info.eps + resolution + 4 * abs(k) * torch.finfo(torch.float64).eps  # k may be no whole number
+    rtol = tolerance * info.eps + resolution + 4 * abs(k) * torch.finfo(torch.float64).eps  # k may be no whole number
     got, unit = parts(got).double(), parts(unit).double()
     if not got.isfinite().all():
         return "not finite"

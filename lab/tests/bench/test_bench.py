@@ -74,7 +74,7 @@ def test_only_chooses_sections(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--only", "eigh", "speed"], ["--only takes eigh, accuracy", "got speed"]),
+        (["--only", "eigh", "speed"], ["--only takes eigh, eigh64", "got speed"]),
         (["--only", "graph"], ["graph has no case for the CPU"]),
         (["--page", "missing.json"], ["missing.json: No such file"]),
     ],
