@@ -107,14 +107,10 @@ def _pad(N: int, size: int, division: Division) -> int:
 
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of jacobi.cu."""
-    limits = torch.finfo(dtype)
     return {
         **{name: getattr(layout, name) for name in layout._fields[: layout._fields.index("matrix")]},
-        "REAL": nvrtc.REAL[dtype],
-        "EPS": limits.eps,
-        "LARGEST": limits.max,
-        "TINY": limits.tiny,
-        "NEGLIGIBLE": 0.5 * limits.eps * layout.N**0.5,  # the rounding of a dot product of unit rows
+        **nvrtc.numbers(dtype),
+        "NEGLIGIBLE": 0.5 * torch.finfo(dtype).eps * layout.N**0.5,  # the rounding of a dot product of unit rows
     }
 
 

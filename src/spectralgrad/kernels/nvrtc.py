@@ -75,6 +75,17 @@ def on_device(device: int) -> AbstractContextManager[None]:
     return nullcontext() if device == torch.cuda.current_device() else torch.cuda.device(device)
 
 
+def numbers(dtype: torch.dtype) -> dict[str, str | int | float]:
+    """The compile-time constants that say which real numbers a kernel computes with."""
+    limits = torch.finfo(dtype)
+    return {
+        "REAL": "float" if limits.bits == 32 else "double",
+        "EPS": limits.eps,
+        "LARGEST": limits.max,
+        "TINY": limits.tiny,
+    }
+
+
 @lru_cache(maxsize=64)
 def shared_memory(device: int) -> int:
     """Bytes of shared memory that one block may ask for."""

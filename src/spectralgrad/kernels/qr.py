@@ -57,8 +57,7 @@ def shape(m: int, n: int, size: int) -> Shape:
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of qr.cu."""
     sizes = {name: getattr(layout, name) for name in ("WARPS", "COLUMNS", "STEPS")}
-    limits = torch.finfo(dtype)
-    return {**sizes, "REAL": nvrtc.REAL[dtype], "EPS": limits.eps, "TINY": limits.tiny, "LARGEST": limits.max}
+    return {**sizes, **nvrtc.numbers(dtype)}
 
 
 def fits(n: int, dtype: torch.dtype, device: int) -> bool:

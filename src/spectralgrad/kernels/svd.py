@@ -74,14 +74,10 @@ def shape(m: int, n: int, size: int, shared_memory: int, lanes: int) -> Shape:
 
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of svd.cu."""
-    limits = torch.finfo(dtype)
     return {
         **{name: getattr(layout, name) for name in ("M", "N", "LANES", "TEAM", "MATRICES", "IN_GLOBAL")},
-        "REAL": nvrtc.REAL[dtype],
-        "EPS": limits.eps,
-        "LARGEST": limits.max,
-        "TINY": limits.tiny,
-        "NEGLIGIBLE": 0.5 * limits.eps * layout.M**0.5,  # the rounding of a dot product of unit rows
+        **nvrtc.numbers(dtype),
+        "NEGLIGIBLE": 0.5 * torch.finfo(dtype).eps * layout.M**0.5,  # the rounding of a dot product of unit rows
     }
 
 
