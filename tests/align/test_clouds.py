@@ -14,7 +14,6 @@ from torch.autograd import gradcheck, gradgradcheck
 import spectralgrad as sg
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from support import cases
-from support.marks import slow_but
 
 Call = Callable[..., tuple[Tensor, ...]]
 BOTH: dict[str, Call] = {"kabsch": sg.kabsch, "umeyama": sg.umeyama}
@@ -452,9 +451,10 @@ def test_bad_weights_inside_vmap_give_nan_for_that_cloud(name: str, function: Ca
         torch.func.grad(lambda w: weigh(function(x, y, w)))(w)
 
 
-@pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"]))
-@pytest.mark.parametrize("dtype", slow_but(["float64"], {cases.ident(dtype): dtype for dtype in FULL}))
-@pytest.mark.parametrize("function", slow_but(["umeyama"], BOTH))
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("dtype", FULL, ids=cases.ident)
+@pytest.mark.parametrize("function", BOTH.values(), ids=BOTH)
 def test_compiles_whole(function: Call, dtype: torch.dtype, backend: str) -> None:
     torch.compiler.reset()
     x, y, w = (

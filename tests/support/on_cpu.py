@@ -4,6 +4,8 @@ A thread of the GPU is a fiber here, so this is slow and for small matrices. It 
 """
 
 import ctypes
+import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,7 +27,8 @@ class Kernel:
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
         source = Path(spectralgrad.kernels.__file__).parent / file
-        library = self.folder / f"{abs(hash((file, tuple(defines.items()))))}.so"
+        name_of_all = hashlib.sha256(repr((file, sorted(defines.items()))).encode()).hexdigest()
+        library = self.folder / f"{name_of_all}.so"
         if not library.exists():
             options = [
                 f'-DKERNEL="{source}"',
@@ -33,8 +36,10 @@ class Kernel:
                 *(f"-D{name}={value}" for name, value in defines.items()),
             ]
             flags = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
-            command = ["g++", *flags, *options, str(HERE / "on_cpu.cpp"), "-o", str(library)]
+            own = library.with_suffix(f".{os.getpid()}")  # workers share the folder, and a file is whole or not there
+            command = ["g++", *flags, *options, str(HERE / "on_cpu.cpp"), "-o", str(own)]
             subprocess.run(command, check=True, capture_output=True, text=True)
+            own.replace(library)
         self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
         self.shared = shared
 
@@ -47,7 +52,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     """Kernels take CPU tensors and run under the emulator."""
     if shutil.which("g++") is None:
         pytest.skip("needs g++ to compile the kernels for the CPU")
-    Kernel.folder = tmp_path_factory.getbasetemp()
+    own = tmp_path_factory.getbasetemp()
+    Kernel.folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     monkeypatch.setattr(nvrtc, "Kernel", Kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
