@@ -60,10 +60,14 @@ def obstacle(device: torch.device) -> str | None:
 
 def takes(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device and dtype of ``x``, a tensor with entries and memory of its own."""
+    return x.dtype in REAL and lies_on_a_gpu(x)
+
+
+def lies_on_a_gpu(x: Tensor) -> bool:
+    """Whether kernels can be compiled for the device of ``x``, a tensor with entries and memory of its own."""
     return (
         x.is_cuda
         and type(x) in (Tensor, Parameter)
-        and x.dtype in REAL
         and x.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
         and obstacle(x.device) is None

@@ -53,13 +53,8 @@ def _is_current(x: Tensor) -> bool:
 
 def defines(dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of scale.cu."""
-    largest = torch.finfo(dtype).max
-    return {
-        "REAL": nvrtc.REAL[dtype],
-        "LARGEST": largest,
-        "LIMIT": 2 * (math.frexp(largest)[1] - 1),
-        "THREADS": _THREADS,
-    }
+    limit = 2 * (math.frexp(torch.finfo(dtype).max)[1] - 1)
+    return {**nvrtc.numbers(dtype), "LIMIT": limit, "THREADS": _THREADS}
 
 
 @lru_cache(maxsize=64)

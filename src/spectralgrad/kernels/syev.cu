@@ -1,7 +1,7 @@
 // Around cuSOLVER's eigensolver: Hermitian matrices at scale 1 for it, and its results at their own scale.
 //
-// Compile-time: REAL (float or double), PARTS (1: real, 2: complex numbers, real part first), LARGEST (the largest number), TINY
-// (what is below this at scale 1 becomes 0), THREADS (of a block).
+// Compile-time: REAL (float or double), PARTS (1: real, 2: complex numbers, real part first), LARGEST (the largest number),
+// NOTHING (what is below this at scale 1 becomes 0), THREADS (of a block).
 
 typedef long long int64;
 typedef REAL real;
@@ -47,7 +47,7 @@ prepare(const Number* __restrict__ M, const State* __restrict__ states, Number* 
     for (int part = 0; part < PARTS; ++part) {
         const real x = a.x[part] * state.first * state.second, y = b.x[part] * state.first * state.second;
         const real z = real(0.5) * x + (part ? -real(0.5) : real(0.5)) * y;
-        h.x[part] = state.broken || fabs(z) < real(TINY) ? real(0) : z;
+        h.x[part] = state.broken || fabs(z) < real(NOTHING) ? real(0) : z;
     }
     H[place] = h;
 }

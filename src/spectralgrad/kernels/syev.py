@@ -64,14 +64,7 @@ def obstacle(device: torch.device) -> str | None:
 
 def runs_on(H: Tensor) -> bool:
     """Whether `eigh` and `solve` take matrices (*B, n, n) like ``H``."""
-    return (
-        H.is_cuda
-        and type(H) is Tensor
-        and H.dtype in _TYPES
-        and H.numel() > 0
-        and not torch._C._functorch.is_functorch_wrapped_tensor(H)
-        and obstacle(H.device) is None
-    )
+    return H.dtype in _TYPES and nvrtc.lies_on_a_gpu(H) and obstacle(H.device) is None
 
 
 class Workspace(NamedTuple):
@@ -113,12 +106,10 @@ def _compiled(name: str, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
 
 def defines(name: str, dtype: torch.dtype) -> dict[str, str | int | float]:
     """The compile-time constants of syev.cu."""
-    limits = torch.finfo(dtype)
     return {
-        "REAL": "float" if limits.bits == 32 else "double",
+        **nvrtc.numbers(dtype),
         "PARTS": 2 if dtype.is_complex else 1,
-        "LARGEST": limits.max,
-        "TINY": limits.eps**2,
+        "NOTHING": torch.finfo(dtype).eps ** 2,
         "THREADS": _THREADS if name == "prepare" else _MANY_THREADS,
     }
 

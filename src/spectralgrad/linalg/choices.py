@@ -92,11 +92,13 @@ class Auto(Solver):
             return _LAPACK
         n = H.shape[-1]
         batch = H.numel() // (n * n)
-        batched = syev.runs_on(H)
-        if jacobi.runs_on(H) and (not batched or _is_kernels(n, batch, H.dtype)):
+        in_kernel = jacobi.runs_on(H)
+        if in_kernel and _is_kernels(n, batch, H.dtype):
             return _JACOBI
-        if batched:
+        if syev.runs_on(H):
             return _LAPACK
+        if in_kernel:
+            return _JACOBI
         single = H.dtype in (torch.float32, torch.complex64)
         return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
 
