@@ -154,6 +154,7 @@ def _panel(axes: Any, rows: Sequence[Row]) -> None:
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(sorted({row.d for row in rows}), [str(d) for d in sorted({row.d for row in rows})])
+    axes.tick_params(axis="x", labelrotation=45)  # neighbouring sizes would run into each other
     axes.set_xlabel("d (dash: target)")
     axes.set_ylabel("times faster" if rows[0].at_least else "times batch norm's")
     axes.legend(fontsize="small")
