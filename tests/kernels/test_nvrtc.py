@@ -30,6 +30,7 @@ def library() -> ctypes.CDLL:
 @pytest.fixture
 def compiles(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Kernels are compiled and not loaded; yields the names of those that were."""
+    monkeypatch.setenv("SPECTRALGRAD_CACHE", "")
     compiled: list[str] = []
 
     def kernel(file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from . import cubins
 from .buffers import Memory
 from .devices import cuda_obstacle
 
@@ -151,18 +152,31 @@ class Kernel:
 
 
 def _compile(nvrtc: ctypes.CDLL, file: str, defines: Defines, capability: tuple[int, int]) -> bytes:
+    """From disk, where an earlier process left it, or by NVRTC."""
     folder = Path(__file__).parent
     source = (folder / file).read_bytes()
-    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", f"--include-path={folder}"]
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
     options += [f"-D{name}={value}" for name, value in defines.items()]
+    headers = [header.read_bytes() for header in sorted(folder.glob("*.cuh"))]
+    parts = [_version(nvrtc), *(option.encode() for option in options), source, *headers]
     with _compiling:
-        program = c_void_p()
-        nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
-        failed = nvrtc.nvrtcCompileProgram(program, len(options), _strings([option.encode() for option in options]))
-        if failed:
-            log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
-            raise RuntimeError(f"NVRTC could not compile {file} with {options}:\n{log.decode(errors='replace')}")
-        return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        return cubins.kept(parts, lambda: _compile_now(nvrtc, file, source, [*options, f"--include-path={folder}"]))
+
+
+def _compile_now(nvrtc: ctypes.CDLL, file: str, source: bytes, options: list[str]) -> bytes:
+    program = c_void_p()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, file.encode(), 0, None, None)
+    failed = nvrtc.nvrtcCompileProgram(program, len(options), _strings([option.encode() for option in options]))
+    if failed:
+        log = _read(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+        raise RuntimeError(f"NVRTC could not compile {file} with {options}:\n{log.decode(errors='replace')}")
+    return _read(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+
+
+def _version(nvrtc: ctypes.CDLL) -> bytes:
+    major, minor = c_int(), c_int()
+    nvrtc.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+    return f"NVRTC {major.value}.{minor.value}".encode()
 
 
 def _strings(texts: list[bytes]) -> "ctypes.Array[ctypes.c_char_p]":
