@@ -280,6 +280,21 @@ def test_coinciding_points_have_scale_1() -> None:
     assert torch.equal(sg.umeyama(y, x).s, torch.zeros(30, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("far", [1.0, 1e200, 1e-200])
+def test_coinciding_points_of_other_sizes(far: float) -> None:
+    """Inside vmap, as on a GPU, sizes cannot be read, and each cloud is computed at its own."""
+    x = far * torch.tensor([[0.0, -3e-3], [0.0, -3e-3]], dtype=torch.float64)
+    y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    for function in (sg.umeyama, torch.func.vmap(sg.umeyama)):
+        given = [z[None].clone().requires_grad_() for z in (x, y)]
+        R, t, s = function(*given)
+        assert float(s.detach()) == 1
+        torch.testing.assert_close(t[0], y.mean(0) - R[0] @ x.mean(0), rtol=1e-14, atol=0)
+        dx, dy = torch.autograd.grad(t.sum(), given)
+        torch.testing.assert_close(dx[0], -R[0].sum(0).expand(2, 2) / 2, rtol=1e-12, atol=0)
+        torch.testing.assert_close(dy[0], torch.full_like(y, 0.5), rtol=1e-12, atol=0)
+
+
 # Weights
 
 

@@ -26,14 +26,16 @@ _APART = 1e-3  # of the k-th and the next correlation, where the choice of the f
 _CONSTANT = 1e-6  # spread over size, below which a view may count as constant
 
 
-def root(C: Tensor, ulp: float) -> tuple[Tensor, Tensor]:
-    """C^(1/2), as the library takes eigenvalues near zero, and how much (B,) the choice of these may change its square."""
+def root(C: Tensor, ulp: float) -> tuple[Tensor, Tensor, Tensor]:
+    """C^(1/2), as the library takes eigenvalues near zero; how much (B,) the choice of these may change its square; and how
+    much (B,) the root changes with eigenvalues l that are right to rounding of C: eps |C| / l^(1/2), summed."""
     w, V = torch.linalg.eigh(C)
     zero = torch.maximum(-_ABOVE * w[:, :1], C.shape[-1] * eps(torch.float64) * w.abs().amax(-1, keepdim=True))
     border = torch.maximum(zero, C.shape[-1] * eps(torch.float64) * w.abs().amax(-1, keepdim=True))
     kept = torch.where(w > zero, w, 0)
     unsure = torch.where(w < _UNSURE * border, w.abs(), 0).sum(-1)
-    return (V * kept.sqrt().unsqueeze(-2)) @ V.mH, unsure
+    rounding = eps(torch.float64) * w.abs().amax(-1) * torch.where(kept > 0, kept.rsqrt(), 0).sum(-1)
+    return (V * kept.sqrt().unsqueeze(-2)) @ V.mH, unsure, rounding
 
 
 def _inner(a: Tensor, b: Tensor) -> Tensor:
@@ -66,21 +68,20 @@ class Statistics(Target):
         parts = (X[:, :n], X[:, n : 2 * n], X[:, -2:-1], X[:, -1:])
         fits = moderate(*parts)
         C1, C2, m1, m2 = (torch.where(fits[:, None, None], wide(part), 0) for part in parts)
-        (F1, u1), (F2, u2) = root(C1, ulp), root(C2, ulp)
+        (F1, u1, r1), (F2, u2, r2) = root(C1, ulp), root(C2, ulp)
         overlap, gap = _nuclear(F1 @ F2), m1 - m2
         # An eigenvalue l that counts as zero, or not, changes the nuclear norm by at most (l |C|)^(1/2).
-        unsure = (u1 * _trace(C2).clamp(min=0)).sqrt() + (u2 * _trace(C1).clamp(min=0)).sqrt()
+        t1, t2 = (_trace(C).clamp(min=0) for C in (C1, C2))
+        unsure = 4 * ((u1 * t2).sqrt() + (u2 * t1).sqrt()) + LIMIT * (r1 * t2.sqrt() + r2 * t1.sqrt())
         size = _trace(C1).abs() + _trace(C2).abs() + _inner(m1, m1) + _inner(m2, m2)
         expected = (_inner(gap, gap) + _trace(C1) + _trace(C2) - 2 * overlap).clamp(min=0)
-        bound = LIMIT * n * (ulp * expected + eps(torch.float64) * size) + 4 * unsure + smallest_normal(X.dtype)
+        bound = LIMIT * n * (ulp * expected + eps(torch.float64) * size) + unsure + smallest_normal(X.dtype)
         yield Check("value", torch.where(fits, ratio((wide(Y) - expected).abs(), bound), 0.0), Y, expected)
         yield Check("not negative", torch.where(wide(Y) >= 0, 0.0, torch.inf), Y)
         g, weight = wide(outcome.gradient), wide(cotangent(Y, 0))
         for part, C, name in ((g[:, :n], C1, "the first"), (g[:, n : 2 * n], C2, "the second")):
             slope = _trace(C) - overlap
-            bound = (
-                LIMIT * n * (ulp * norm(part) * norm(C) + eps(torch.float64) * size) + 4 * unsure + smallest_normal(X.dtype)
-            )
+            bound = LIMIT * n * (ulp * norm(part) * norm(C) + eps(torch.float64) * size) + unsure + smallest_normal(X.dtype)
             error = (_inner(part, C) - weight * slope).abs()
             sure = fits & torch.isfinite(norm(part) * norm(C))
             yield Check(f"gradient of {name} covariance", torch.where(sure, ratio(error, bound), 0.0), outcome.gradient)

@@ -124,12 +124,13 @@ def compiled_and_eager(
             g = cases.random(16, 64, 8, 8, dtype=torch.float32, seed=9 + step).cuda().to(dtype)
             if mode == "reduce-overhead" and compile_it:
                 torch.compiler.cudagraph_mark_step_begin()
+            layer.zero_grad()  # torch's own graphs write over the gradients of the step before
             y = call(x)
             y.backward(g)
             assert y.stride() == x.stride()
             results |= {f"y {step}": y.detach().clone(), f"dx {step}": x.grad.clone()}
+            results |= {f"d{name} {step}": p.grad.clone() for name, p in layer.named_parameters()}
         nodes.append(type(y.grad_fn).__name__)
-        results |= {f"d{name}": p.grad.clone() for name, p in layer.named_parameters()}
         found.append(results | {name: buffer.clone() for name, buffer in layer.named_buffers()})
     return found, nodes, counter["stats"]["unique_graphs"]
 

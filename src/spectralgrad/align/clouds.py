@@ -79,11 +79,7 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
     """
     pair = _centred("kabsch", x, y, weights)
     R = pair.rotation()
-    if pair.far is None:
-        t = pair.mean_y - _apply(R, pair.mean_x)
-    else:
-        t = _difference(pair.far.mean_y, product(R, pair.far.mean_x.unsqueeze(-1)).squeeze(-1))
-    return Motion(cast(R, x.dtype), cast(t, x.dtype))
+    return Motion(cast(R, x.dtype), cast(pair.translation(R), x.dtype))
 
 
 def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
@@ -111,13 +107,11 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
     k = exponent(variance.detach().unsqueeze(-1), 1)
     reached, variance = moved((turned * pair.A).sum((-2, -1)), -k), moved(variance, -k)
-    s = product(reached[..., None, None], 1 / variance[..., None, None]).squeeze(-1)
-    s = torch.where(pair.single.unsqueeze(-1), 1, s)  # (*B, 1)
-    along = product(s.unsqueeze(-1), held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(
-        -2
-    )  # in the units of y
+    s = product(reached[..., None, None], 1 / variance[..., None, None])  # (*B, 1, 1), in the units of y over those of x
+    along = product(s, held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(-2)  # in the units of y
     t = _difference(pair.far.mean_y, moved(held(along), pair.far.ky))
-    s = moved(held(s.squeeze(-1)), pair.far.ky - pair.far.kx)
+    s = moved(held(s[..., 0, 0]), pair.far.ky - pair.far.kx)
+    s, t = torch.where(pair.single, 1, s), torch.where(pair.single.unsqueeze(-1), pair.translation(R), t)
     return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
 
 
@@ -156,6 +150,12 @@ class _Pair(NamedTuple):
 
     def rotation(self) -> Tensor:
         return nearest(self.who, self.A, self.check, special=True, eps=_NOISE * self.eps)
+
+    def translation(self, R: Tensor) -> Tensor:
+        """my - R mx (*B, d)."""
+        if self.far is None:
+            return self.mean_y - _apply(R, self.mean_x)
+        return _difference(self.far.mean_y, product(R, self.far.mean_x.unsqueeze(-1)).squeeze(-1))
 
 
 def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
