@@ -18,6 +18,7 @@ from spectralgrad_lab.bench import (
     host,
     inputs,
     kernels,
+    networks,
     newton,
     on_request,
     peers,
@@ -28,7 +29,7 @@ from spectralgrad_lab.bench import (
 )
 from spectralgrad_lab.bench import extended as ex
 from spectralgrad_lab.bench.case import Case
-from spectralgrad_lab.bench.measure import Effort
+from spectralgrad_lab.bench.measure import Effort, Times
 from spectralgrad_lab.bench.rows import Row
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.cli.bench import spread
@@ -240,6 +241,9 @@ SMALL = {
     "svd": Case("svd", 3, 2, 100.0, (4, 3), function="svd", dtype="float64"),
     "polar": Case("polar", 3, 2, 3.0, (3, 3), function="procrustes, special"),
     "settings": Case("settings", 16, 2, shape=(2, 16, 3, 3), kind="sums"),
+    "networks": Case("networks", 4, 2, 1.35, (2, 3, 8, 8), 4, function="eager", kind="all"),
+    "networks treated": Case("networks", 4, 2, 1.1, (2, 3, 8, 8), 4, function="eager float32", kind="NOG + OLR"),
+    "networks adds": Case("networks", 4, 2, 2.0, (2, 3, 8, 8), 4, function="eager float32", kind="SVD-PI"),
 }
 ROWS = {
     "host": ["autograd.grad of a multiplication", "BatchNorm2d, eager", "BatchNorm2d, as a CUDA graph"],
@@ -250,6 +254,9 @@ ROWS = {
     "power both ways": ["PI, 2x8x3x3"],
     "svd": ["4x3"],
     "polar": ["3x3"],
+    "networks": ["all, eager"],
+    "networks treated": ["NOG + OLR, eager float32"],
+    "networks adds": ["SVD-PI, eager float32"],
 }
 
 
@@ -285,8 +292,22 @@ def test_sections_for_a_gpu_make_their_rows(name: str, monkeypatch: pytest.Monke
             ("ratio", True, 100.0) if name == "svd" else ("milliseconds", False, 3.0)
         )
         assert set(row.seconds) == {peers.OURS, peers.TORCH_SVD}
+    if name.startswith("networks"):
+        (row,) = rows
+        baseline = "whitening alone" if name.endswith("treated") else "BatchNorm2d"
+        assert row.baseline == baseline
+        assert (row.kind, row.at_least) == ("milliseconds" if name.endswith("adds") else "ratio", False)
     if name == "settings":
         assert [row.figure for row in rows] == [1.0, 2.0, 3.0]  # the three best
+
+
+def test_what_power_iterations_add(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times({peers.OURS: [5e-3, 6e-3, 9e-3], "BatchNorm2d": [3e-3, 3e-3, 4e-3]})
+    monkeypatch.setattr(networks, "measure", lambda *_: times)
+    (row,) = networks.time_networks(SMALL["networks adds"], CPU_DEVICE, INSTANT)
+    assert row.figure == pytest.approx(3.0)  # of 2, 3 and 5 ms
+    (row,) = networks.time_networks(SMALL["networks"], CPU_DEVICE, INSTANT)
+    assert row.figure == pytest.approx(2.0)  # of 5 / 3, 6 / 3 and 9 / 4
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ SECTIONS = {
     "power": "milliseconds of a whitening step by the papers' power iterations, 19 steps, beside the exact gradient",
     "svd": "torch.linalg.svd / sg.svd, forward, random matrices: how many times faster",
     "polar": "forward + backward of polar factors: milliseconds, and torch's autograd through its svd beside",
+    "networks": "training step of ResNet-18, eager, compiled and as a CUDA graph: whitening / batch norm; treatments / none",
     "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
 }
 PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
@@ -106,9 +107,40 @@ def _polar(targets: dict[tuple[int, int], float]) -> list[Case]:
     return [Case("polar", n, batch, ms, (n, n), function=name) for (batch, n), ms in targets.items() for name in functions]
 
 
+def _networks(wanted: dict[tuple[str, str, int], float | None], shape: tuple[int, ...], width: int = 64) -> list[Case]:
+    """By (way, what is inside, d): one norm whitened, or all; power iterations; or treatments of the first convolution."""
+    return [
+        Case("networks", d, shape[0], target, shape, width, function=way, kind=kind, patience=3.0)
+        for (way, kind, d), target in wanted.items()
+    ]
+
+
 def _settings(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("settings", d, 128, shape=MAPS, kind=name) for d in sizes for name in PASSES]
 
+
+IMAGES = (128, 3, 32, 32)
+# How many times a step may take that of batch norm, or of whitening alone; for power iterations the milliseconds they add.
+NETWORKS: dict[tuple[str, str, int], float | None] = {
+    ("eager float32", "one", 16): None,
+    ("eager float32", "all", 16): None,
+    ("eager", "one", 16): None,
+    ("eager", "all", 16): 1.6,
+    ("graph", "one", 16): None,
+    ("graph", "one", 64): None,
+    ("graph", "all", 16): 1.35,
+    ("graph", "all", 64): 2.4,
+    ("graph", "SVD-PI", 16): 2.0,
+    ("graph", "SVD-PI", 64): 8.0,
+    ("graph", "PI", 16): 2.0,
+    ("graph", "PI", 64): 8.0,
+    ("graph", "NOG", 64): 1.1,
+    ("graph", "OLR", 64): 1.1,
+    ("graph", "OW", 64): 1.1,
+    ("graph", "NOG + OW + OLR", 64): 1.25,
+    ("compile", "one", 16): 1.1,
+    ("compile", "all", 16): 1.7,
+}
 
 # A style transfer by its size; dtype float16 is `--half`.
 STYLE_GPU = [Case("style", 512, 1, 300.0), Case("style", 512, 1, 300.0, dtype="float16")]
@@ -145,6 +177,7 @@ GPU = [
         }
     ),
     *_polar({(1_000_000, 3): 3.0, (256, 64): 1.5}),
+    *_networks(NETWORKS, IMAGES),
     *_settings((16, 32, 64)),
 ]
 GPU_QUICK = [
@@ -156,6 +189,7 @@ GPU_QUICK = [
     *_power((16,)),
     *_svd({(256, 64, 64): 300.0}),
     *_polar({(1_000_000, 3): 3.0}),
+    *_networks({("graph", "one", 16): None, ("graph", "NOG", 16): 1.1}, (8, 3, 8, 8), width=8),
     *_settings((16,)),
 ]
 
