@@ -322,7 +322,7 @@ def test_eval_sees_what_training_did(forced: None) -> None:
 # What takes the plain path
 
 
-@pytest.mark.parametrize("how", ["vmap", "jvp", "forward mode", "empty", "power deflation"])
+@pytest.mark.parametrize("how", ["vmap", "jvp", "forward mode", "empty"])
 def test_the_plain_path(how: str, passes: list[str]) -> None:
     layer, x = EVERY["zca"](dtype=torch.float64, track_running_stats=False), images()
     if how == "vmap":
@@ -333,10 +333,8 @@ def test_the_plain_path(how: str, passes: list[str]) -> None:
         with torch.autograd.forward_ad.dual_level():
             dual = torch.autograd.forward_ad.make_dual(x, x)
             assert torch.autograd.forward_ad.unpack_dual(layer(dual)).tangent is not None
-    elif how == "empty":
-        layer(x[:0].requires_grad_()).sum().backward()
     else:
-        DecorrelatedBatchNorm2d(6, solver=sg.PowerDeflation(3), dtype=torch.float64)(x)
+        layer(x[:0].requires_grad_()).sum().backward()
     assert passes == []
 
 
@@ -352,7 +350,23 @@ def test_the_cpu_is_not_fused_by_itself() -> None:
     assert type(y.grad_fn).__name__ != "_NormalizeBackward"
 
 
-# Over a process group: two nodes, merged between them
+# Iterations that draw their starts, and process groups: two nodes, with what autograd follows between them
+
+
+@pytest.mark.parametrize("whitening", ["zca", "pca"])
+def test_iterations_that_draw_their_starts(whitening: str, passes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the same starts, against the plain way; each starts once, for the second derivative too."""
+    found = []
+    for way in (one_node, plain):
+        take(monkeypatch, way)
+        solver = sg.PowerDeflation(20, generator=torch.Generator().manual_seed(0))
+        layer = DecorrelatedBatchNorm2d(6, 3, solver=solver, dtype=torch.float64, whitening=whitening)
+        x = images(2).requires_grad_()
+        (first,) = torch.autograd.grad(layer(x).pow(3).sum(), x, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.square().sum(), x), layer.running_covariance))
+        seen, passes[:] = [*passes], []
+        assert seen[:2] == (["grouped_moments", "transform"] if way is one_node else [])
+    torch.testing.assert_close(*found)
 
 
 def test_process_group(forced: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -51,4 +51,8 @@ def captured(call: Callable[[], T]) -> tuple[T, T, Callable[[], None]]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         written = call()
-    return eager, written, graph.replay
+
+    def replay(_owner: Callable[[], T] = call) -> None:  # a graph does not keep alive what it reads
+        graph.replay()
+
+    return eager, written, replay

@@ -46,17 +46,17 @@ extern "C" void run_shift(unsigned blocks, unsigned threads, unsigned bytes, con
     launch(blocks, threads, bytes, [=] { shift(x, k, out, size, count); });
 }
 #elif defined(OF_syev)
-extern "C" void run_look(unsigned blocks, unsigned threads, unsigned bytes, const real* M, State* states, counter* nonfinite,
-                         int64 numbers) {
-    launch(blocks, threads, bytes, [=] { look(M, states, nonfinite, numbers); });
+extern "C" void run_look(unsigned blocks, unsigned threads, unsigned bytes, const Number* M, State* states, Number* q,
+                         counter* nonfinite, int n, real beta) {
+    launch(blocks, threads, bytes, [=] { look(M, states, q, nonfinite, n, beta); });
 }
-extern "C" void run_prepare(unsigned blocks, unsigned threads, unsigned bytes, const Number* M, const State* states, Number* H,
-                            int n, int64 count) {
-    launch(blocks, threads, bytes, [=] { prepare(M, states, H, n, count); });
+extern "C" void run_prepare(unsigned blocks, unsigned threads, unsigned bytes, const Number* M, const State* states, const Number* q,
+                            Number* H, int n, int64 count) {
+    launch(blocks, threads, bytes, [=] { prepare(M, states, q, H, n, count); });
 }
 extern "C" void run_finish(unsigned blocks, unsigned threads, unsigned bytes, const State* states, const int* failed, real* w,
-                           Number* V, counter* failures, int n) {
-    launch(blocks, threads, bytes, [=] { finish(states, failed, w, V, failures, n); });
+                           Number* V, counter* failures, int n, real beta) {
+    launch(blocks, threads, bytes, [=] { finish(states, failed, w, V, failures, n, beta); });
 }
 #elif defined(OF_svd)
 extern "C" void run_svd(unsigned blocks, unsigned threads, unsigned bytes, const real* A, const int* exponents, real* left, real* S,

@@ -8,7 +8,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from ctypes import c_double, c_int, c_longlong, c_void_p
+from ctypes import c_double, c_float, c_int, c_longlong, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
@@ -29,7 +29,7 @@ _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
 Defines: TypeAlias = Mapping[str, str | int | float]
-Argument: TypeAlias = c_void_p | c_int | c_longlong | c_double
+Argument: TypeAlias = c_void_p | c_int | c_longlong | c_float | c_double
 
 
 @lru_cache(maxsize=1)

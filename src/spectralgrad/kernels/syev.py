@@ -3,14 +3,15 @@
 torch has it in its libraries since CUDA 12.6, but takes the matrices of a batch one after the other before torch 2.12, and
 waits for the result in every version. A call from here does neither.
 
-Its kernels multiply entries with each other, and what underflows there makes a result NaN or vectors that are not
-orthogonal: in single precision entries below 1e-19 of the largest do (H200, CUDA 13). So it gets matrices at scale 1,
-without entries that are below eps^2 of it, far below its rounding; see syev.cu.
+Its kernels multiply small entries with each other, and what underflows there leaves NaN, or vectors that are not orthogonal,
+though each solves M v = w v. In single precision graded matrices suffice, with entries 1e-6 of the largest (H200, CUDA 13),
+in double precision a matrix of ones. Dense matrices without structure it solves well. So it gets each matrix at scale 1 and
+turned by a reflection, which costs a pass over the matrix and one over its vectors; see syev.cu.
 """
 
 import ctypes
 import threading
-from ctypes import POINTER, byref, c_int, c_int64, c_longlong, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_double, c_float, c_int, c_int64, c_longlong, c_size_t, c_void_p
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -89,19 +90,33 @@ def eigh(M: Tensor, nonfinite: Tensor, failures: Tensor) -> tuple[Tensor, Tensor
     M = M.resolve_conj().contiguous()
     batch, real = M.numel() // (n * n), M.real.dtype
     states = torch.empty(batch, _STATE + (2 if real == torch.float64 else 0), dtype=torch.int32, device=M.device)
-    H, numbers = torch.empty_like(M), c_longlong(M.numel() // batch * (2 if M.is_complex() else 1))
+    H, q = torch.empty_like(M), M.new_empty(batch, n)
+    number = c_float if real == torch.float32 else c_double
+    size, beta = c_int(n), number(_beta(n))
     look, prepare, finish = (_compiled(name, M.dtype, index) for name in ("look", "prepare", "finish"))
-    look.launch(index, batch, _MANY_THREADS, *addresses(M, states, nonfinite), numbers)
-    places = c_int(n), c_longlong(M.numel())
-    prepare.launch(index, -(-M.numel() // _THREADS), _THREADS, *addresses(M, states, H), *places)
+    look.launch(index, batch, _MANY_THREADS, *addresses(M, states, q, nonfinite), size, beta)
+    blocks = -(-M.numel() // _THREADS)
+    prepare.launch(index, blocks, _THREADS, *addresses(M, states, q, H), size, c_longlong(M.numel()))
     w, V, failed = solve(H)
-    finish.launch(index, batch, _MANY_THREADS, *addresses(states, failed, w, H, failures), c_int(n))
+    finish.launch(index, batch, _MANY_THREADS, *addresses(states, failed, w, H, failures), size, beta)
     return w, V
+
+
+@lru_cache(maxsize=1024)
+def _beta(n: int) -> float:
+    """2 / |r|^2 for the numbers r of syev.cu."""
+
+    def hashed(i: int) -> int:
+        x = 2654435769 * (i + 1) % 2**32
+        return (x ^ (x >> 15)) * 2246822519 % 2**32
+
+    return 2 / sum((0.5 + (hashed(i) >> 16) / 65536) ** 2 for i in range(n))
 
 
 @lru_cache(maxsize=64)
 def _compiled(name: str, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
-    return nvrtc.Kernel("syev.cu", name, defines(name, dtype), 0, device)
+    shared = _MANY_THREADS // 32 * torch.finfo(dtype).bits // 8 if name == "look" else 0  # a real number of each warp
+    return nvrtc.Kernel("syev.cu", name, defines(name, dtype), shared, device)
 
 
 def defines(name: str, dtype: torch.dtype) -> dict[str, str | int | float]:
@@ -109,7 +124,6 @@ def defines(name: str, dtype: torch.dtype) -> dict[str, str | int | float]:
     return {
         **nvrtc.numbers(dtype),
         "PARTS": 2 if dtype.is_complex else 1,
-        "NOTHING": torch.finfo(dtype).eps ** 2,
         "THREADS": _THREADS if name == "prepare" else _MANY_THREADS,
     }
 

@@ -195,7 +195,8 @@ __device__ __forceinline__ void meet(real* G, real* length, int p, int q, int la
         }
     }
     bool turned = inside && turn_all<1 - PLAYER, -1>(x, own, lane, largest);
-    turned = turn_all<0, PLAYER - 1>(x, own, lane, largest) || turned;  // its sums keep a lane from writing before all have read
+    turned = turn_all<0, PLAYER - 1>(x, own, lane, largest) || turned;
+    __syncwarp();  // all lanes have read the lengths
     if (!turned) return;  // an idle one turns nothing
     #pragma unroll
     for (int i = 0; i < 2 * PLAYER; ++i) {

@@ -89,8 +89,8 @@ class Plain(Route):
 
 class OneNode(Route):
     def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
-        if layer.process_group is not None:
-            return self._over_ranks(layer, x)
+        if layer.process_group is not None or is_differentiated_through(layer.solver):
+            return self._in_two(layer, x)
         samples = x.numel() // x.shape[1]
         mean, correction, scatter = grouped_moments(x.detach(), layer.groups)
         layer.require_batch(x, samples, scatter)
@@ -103,13 +103,14 @@ class OneNode(Route):
         layer.remember(samples, mean, found)
         return y
 
-    def _over_ranks(self, layer: "Normalizer", x: Tensor) -> Tensor:
-        """Two nodes, and the exchange between them."""
+    def _in_two(self, layer: "Normalizer", x: Tensor) -> Tensor:
+        """Two nodes, and between them what autograd follows: the exchange of ranks, or iterations that draw their starts."""
         x = x.view_as(x)  # one tensor for both uses: its two gradients join before they meet those of other users of x
         mean, scatter = mean_and_scatter(x, layer.groups)
         count = torch.full((), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
-        local = Moments(count, mean.view(scatter.shape[:-1]), scatter)
-        batch, broken = merged_moments(layer.who, local, layer.process_group)
+        batch, broken = Moments(count, mean.view(scatter.shape[:-1]), scatter), None
+        if layer.process_group is not None:
+            batch, broken = merged_moments(layer.who, batch, layer.process_group)
         layer.require_batch(x, batch.samples, batch.scatter, broken)
         found = layer.from_batch(batch.scatter, batch.samples)
         y = transformed(x, scaled(layer.weight, _as_matrices(found.A)), batch.mean.flatten(), layer.bias)
@@ -190,9 +191,7 @@ def route_of(
     if torch.compiler.is_compiling():
         plain = is_exporting() or inside_transform() or not layer.is_kernel_step(x)
         return PLAIN if plain or not compiles_step(layer, x) else COMPILED
-    if not takes(layer, x):
-        return PLAIN
-    if not _is_plain_call(x) or is_differentiated_through(layer.solver):
+    if not takes(layer, x) or not _is_plain_call(x):
         return PLAIN
     return KERNELS if takes_step(layer, x) and layer.is_kernel_step(x) and not checking(x) else ONE_NODE
 

@@ -94,7 +94,7 @@ def _captured(step: Call, images: list[torch.Tensor]) -> Call:
     with torch.cuda.graph(graph):
         step(0)
 
-    def replay(i: int) -> None:
+    def replay(i: int, _owner: Call = step) -> None:  # a graph reads and writes tensors that it does not keep alive
         images[0].copy_(sets[i])
         graph.replay()
 
