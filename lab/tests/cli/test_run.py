@@ -13,6 +13,7 @@ from spectralgrad_lab.cli import main
 from spectralgrad_lab.cli.app import app
 from spectralgrad_lab.cli.bars import Lines, label
 from spectralgrad_lab.cli.train import sentences
+from spectralgrad_lab.deadline import OutOfTime
 from spectralgrad_lab.records.outcome import Outcome
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -111,6 +112,21 @@ def test_train_stops_after_its_seconds_and_goes_on(tmp_path: Path, capsys: Captu
     outcome = Store(tmp_path / "r").outcome(trial)
     assert outcome is not None
     assert [line["epoch"] for line in outcome.epochs] == [0, 1, 2]
+
+
+def test_several_artifacts_are_trained_in_one_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first seed of all, then the second: time that runs out leaves something of each."""
+    order: list[tuple[str, int]] = []
+    ids = ["nips19-table4a", "nips19-table4b"]
+
+    def stop(trials: Any, *_: Any, **__: Any) -> None:
+        order.extend(("rank" if trial.rank else "energy", trial.seed) for trial in trials)
+        raise OutOfTime
+
+    monkeypatch.setattr("spectralgrad_lab.cli.app.run_trials", stop)
+    assert main(["run", *ids, "--scale", "short", "--records", str(tmp_path / "r"), "--device", "cpu"]) == 3
+    assert [seed for _, seed in order] == sorted(seed for _, seed in order)
+    assert {kind for kind, seed in order if seed == 0} == {"rank", "energy"}
 
 
 def test_seconds_too_short_for_a_training_are_told(tmp_path: Path, capsys: Captured) -> None:

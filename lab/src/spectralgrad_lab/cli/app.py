@@ -13,11 +13,11 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
-from spectralgrad_lab.artifacts.spec import Spec
+from spectralgrad_lab.artifacts.spec import Spec, trials_of
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store, StoreError
-from spectralgrad_lab.sweep.local import cores
+from spectralgrad_lab.sweep.local import cores, run_trials
 
 from .answers import ON, answered, answering, require_options
 from .bars import SPEAKS, progress_of
@@ -102,11 +102,23 @@ def run(
         deadline = Deadline.after(seconds)
         chosen = [find(id) for id in dict.fromkeys(ids)]  # a wrong one is told before the first is run
         store = Store(records)
-        for spec in chosen:
-            try:
-                _sweep(spec, scale, store, data=data, jobs=jobs, ray=ray, device=device, deadline=deadline)
-            except OutOfTime as late:
-                raise OutOfTime(_left(chosen, scale, store, seconds)) from late
+        how: dict[str, Any] = {"data": data, "jobs": jobs, "ray": ray, "device": device, "deadline": deadline}
+        try:
+            if len(chosen) > 1:
+                _train_together(chosen, scale, store, **how)
+            for spec in chosen:
+                _sweep(spec, scale, store, **how)
+        except OutOfTime as late:
+            raise OutOfTime(_left(chosen, scale, store, seconds)) from late
+
+
+def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) -> None:
+    """The trainings of several artifacts in one order, so that every beginning has something of each."""
+    trials = trials_of(entry for spec in chosen if spec.entries is not None for entry in spec.entries(scale))
+    told = {trial for trial in trials if store.outcome(trial) is not None}
+    if len(told) < len(trials):
+        with progress_of(len(trials), f"{len(chosen)} artifacts", told) as progress:
+            run_trials(trials, store, progress=progress, **how)
 
 
 def _left(chosen: list[Spec], scale: Scale, store: Store, seconds: float | None) -> str:
