@@ -129,6 +129,19 @@ def test_several_artifacts_are_trained_in_one_order(tmp_path: Path, monkeypatch:
     assert {kind for kind, seed in order if seed == 0} == {"rank", "energy"}
 
 
+def test_a_part_of_an_artifact(tmp_path: Path, capsys: Captured) -> None:
+    command = ["run", "pami-table4", "--records", str(tmp_path / "r"), "--device", "cpu"]
+    assert main([*command, "--row", "BN", "--row", "SVD-Taylor", "--column", "d = 4", "--seeds", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "SVD-Taylor" in shown
+    assert "SVD-PI" not in shown
+    assert len(list((tmp_path / "r" / "trials").glob("*.jsonl"))) == 2
+    assert main([*command, "--row", "SVD-Tailor"]) == 2
+    assert "--row must be one of the artifacts' own, got 'SVD-Tailor'. There are: BN; SVD" in capsys.readouterr().err
+    assert main(["run", "pami-eq60", "--records", str(tmp_path / "r"), "--column", "d = 4"]) == 2
+    assert "There are: none" in capsys.readouterr().err
+
+
 def test_seconds_too_short_for_a_training_are_told(tmp_path: Path, capsys: Captured) -> None:
     command = ["run", "nips19-table4c", "--records", str(tmp_path / "r"), "--device", "cpu"]
     assert main([*command, "--seconds", "0"]) == 3

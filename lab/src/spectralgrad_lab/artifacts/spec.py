@@ -1,7 +1,7 @@
 """What an artifact of the papers is: its printed figures, and what to train or compute for ours."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from spectralgrad_lab.records.results import Computed, Printed, Scale
@@ -75,6 +75,19 @@ class Spec:
     def trials(self, scale: Scale) -> list[Trial]:
         """The trials of its cells, each once; none for an artifact that is computed."""
         return trials_of(self.entries(scale)) if self.entries is not None else []
+
+
+def narrowed(spec: Spec, rows: Sequence[str] = (), columns: Sequence[str] = (), seeds: int | None = None) -> Spec:
+    """The artifact with these rows and columns alone (none: all), and the first ``seeds`` trials of each cell."""
+
+    def entries(scale: Scale) -> tuple[Entry, ...]:
+        return tuple(
+            replace(entry, trials=entry.trials[:seeds])
+            for entry in (spec.entries(scale) if spec.entries is not None else ())
+            if (not rows or entry.row in rows) and (not columns or entry.column in columns)
+        )
+
+    return spec if spec.entries is None else replace(spec, entries=entries)
 
 
 def trials_of(entries: Iterable[Entry]) -> list[Trial]:

@@ -1,6 +1,6 @@
 """The one application: list, run, train, report, demo, and the commands of the other files here."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
-from spectralgrad_lab.artifacts.spec import Spec, trials_of
+from spectralgrad_lab.artifacts.spec import Spec, narrowed, trials_of
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store, StoreError
@@ -95,12 +95,17 @@ def run(
     device: Device = "auto",
     records: Records = FOLDER,
     seconds: Seconds = None,
+    row: Annotated[list[str] | None, typer.Option(help="train this row alone; may be repeated")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="train this column alone; may be repeated")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="the first so many trainings of each cell")] = None,
 ) -> None:
     """Train or compute artifacts; what has a record is not run again."""
     with answered("run"):
         require_options("run", device, seconds, data, jobs=jobs, ray=ray)
         deadline = Deadline.after(seconds)
         chosen = [find(id) for id in dict.fromkeys(ids)]  # a wrong one is told before the first is run
+        _require_known(chosen, scale, row or (), column or ())
+        chosen = [narrowed(spec, row or (), column or (), seeds) for spec in chosen]
         store = Store(records)
         how: dict[str, Any] = {"data": data, "jobs": jobs, "ray": ray, "device": device, "deadline": deadline}
         try:
@@ -110,6 +115,19 @@ def run(
                 _sweep(spec, scale, store, **how)
         except OutOfTime as late:
             raise OutOfTime(_left(chosen, scale, store, seconds)) from late
+
+
+def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """Raise for a row or column that none of the artifacts has."""
+    entries = [entry for spec in chosen if spec.entries is not None for entry in spec.entries(scale)]
+    for flag, wanted, known in (
+        ("--row", rows, [entry.row for entry in entries]),
+        ("--column", columns, [entry.column for entry in entries]),
+    ):
+        for name in wanted:
+            if name not in known:
+                found = "; ".join(dict.fromkeys(known)) or "none, since they are not trained"
+                raise OptionError(f"`run`: {flag} must be one of the artifacts' own, got {name!r}. There are: {found}.")
 
 
 def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) -> None:
@@ -125,7 +143,7 @@ def _left(chosen: list[Spec], scale: Scale, store: Store, seconds: float | None)
     """What --seconds left to do, in words."""
     trials = [trial for spec in chosen for trial in spec.trials(scale)]
     done, begun = (sum(bool(test(trial)) for trial in set(trials)) for test in (store.outcome, store.lines))
-    if trials and not begun:
+    if trials and not begun and seconds is not None:
         return f"--seconds {seconds:g} was too short to begin a training. Give more; {ON}"
     some = f"{done} of {len(set(trials))} trainings have ended; " if trials else ""
     return f"{some}{ON}"
