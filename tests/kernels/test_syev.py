@@ -162,6 +162,10 @@ def test_the_routine_gets_matrices_without_structure(
         assert faults(["structure"] * len(M), M, w, V) == []
         size = seen[-1].abs().amax((-2, -1))
         assert bool((seen[-1].abs().amin((-2, -1)) > 1e-4 * size).all())
+        assert int(torch.linalg.matrix_rank(seen[-1][0].to(torch.complex128), rtol=1e-3 * cases.eps(dtype))) == 12
+    w, V = cusolver.eigh_of_anything(torch.zeros(3, 5, 5, dtype=dtype))
+    assert not w.any()
+    assert faults(["zeros"] * 3, torch.zeros(3, 5, 5, dtype=dtype), w, V) == []
 
 
 def test_eigenvalues_beyond_single_precision_are_cut(library: Library) -> None:

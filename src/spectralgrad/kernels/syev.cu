@@ -4,21 +4,34 @@
 //
 //     Q H Q = H - r q^H - q r^H    with    p = H r,   q = beta p - beta^2 (r^T p) / 2 r.
 //
-// Compile-time: REAL (float or double), PARTS (1: real, 2: complex numbers, real part first), LARGEST (the largest number),
-// THREADS (of a block).
+// Where H is deficient, nothing but rounding is left after some steps of the solver, and that may be exactly zero. So every
+// entry gets noise of a part of its rounding, a matrix of zeros excepted.
+//
+// Compile-time: REAL (float or double), EPS (its rounding), PARTS (1: real, 2: complex numbers, real part first), LARGEST (the
+// largest number), THREADS (of a block).
 
 #include "memory.cuh"
 
 struct Number { real x[PARTS]; };
 
-// states[b] of matrix b: 2^-k with its exponent k, as two factors, since as one it may be out of range; and whether it is broken.
+// states[b] of matrix b: 2^-k with its exponent k, as two factors, since as one it may be out of range, and 0 for zeros; and
+// whether it is broken.
 struct State { real first, second; int exponent, broken; };
 
-// r_i: between 1/2 and 3/2, and of either sign, by the bits of a hash. syev.py knows its length.
+__device__ __forceinline__ unsigned hash(unsigned i) {
+    const unsigned x = 2654435769u * (i + 1);
+    return (x ^ x >> 15) * 2246822519u;
+}
+
+// Between -1/8 and 1/8 of the rounding of 1, the same for (i, j) and (j, i).
+__device__ __forceinline__ real noise(int i, int j) {
+    const unsigned x = hash(hash(min(i, j)) + max(i, j));
+    return (real(x >> 8) / real(1 << 23) - 1) * real(EPS) / 8;
+}
+
+// r_i: between 1/2 and 3/2, and of either sign. syev.py knows its length.
 __device__ __forceinline__ real r(int i) {
-    unsigned x = 2654435769u * (unsigned)(i + 1);
-    x ^= x >> 15;
-    x *= 2246822519u;
+    const unsigned x = hash(i);
     const real size = real(0.5) + real(x >> 16) / real(65536);
     return x & 1 ? -size : size;
 }
@@ -63,8 +76,9 @@ look(const Number* __restrict__ M, State* __restrict__ states, Number* q, unsign
     if (largest > 0 && !broken) frexp(largest, &own);
     for (int step = 1 << 12; step > 0; step /= 2)
         if (__syncthreads_or(own >= exponent + step)) exponent += step;
-    if (exponent == -(1 << 12)) exponent = 0;  // zeros
-    const State state = {ldexp(real(1), -(exponent / 2)), ldexp(real(1), exponent / 2 - exponent), exponent, broken};
+    const bool zeros = exponent == -(1 << 12);
+    if (zeros) exponent = 0;
+    const State state = {zeros ? real(0) : ldexp(real(1), -(exponent / 2)), ldexp(real(1), exponent / 2 - exponent), exponent, broken};
     if (threadIdx.x == 0) {
         if (broken) atomicAdd(nonfinite, 1ULL);
         states[blockIdx.x] = state;
@@ -123,6 +137,7 @@ prepare(const Number* __restrict__ M, const State* __restrict__ states, const Nu
         const real turned = (real(0.5) * x + sign * real(0.5) * y) - (sign * ri * qj.x[part] + qi.x[part] * rj);
         h.x[part] = state.broken || (part && i == j) ? real(0) : turned;
     }
+    if (state.first > 0) h.x[0] += noise(i, j);
     H[place] = h;
 }
 

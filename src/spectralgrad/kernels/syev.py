@@ -5,8 +5,8 @@ waits for the result in every version. A call from here does neither.
 
 Its kernels multiply small entries with each other, and what underflows there leaves NaN, or vectors that are not orthogonal,
 though each solves M v = w v. In single precision graded matrices suffice, with entries 1e-6 of the largest (H200, CUDA 13),
-in double precision a matrix of ones. Dense matrices without structure it solves well. So it gets each matrix at scale 1 and
-turned by a reflection, which costs a pass over the matrix and one over its vectors; see syev.cu.
+in double precision a matrix of ones. Dense matrices of full rank it solves well. So it gets each matrix at scale 1, turned
+by a reflection and with noise of a part of its rounding: a pass over the matrix and one over its vectors; see syev.cu.
 """
 
 import ctypes

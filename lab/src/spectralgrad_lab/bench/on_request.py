@@ -189,7 +189,7 @@ GPU_QUICK = [
     *_power((16,)),
     *_svd({(256, 64, 64): 300.0}),
     *_polar({(1_000_000, 3): 3.0}),
-    *_networks({("graph", "one", 16): None, ("graph", "NOG", 16): 1.1}, (8, 3, 8, 8), width=8),
+    *_networks({("graph", "one", 4): None, ("graph", "NOG", 4): 1.1}, (8, 3, 8, 8), width=8),
     *_settings((16,)),
 ]
 
