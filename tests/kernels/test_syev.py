@@ -162,10 +162,22 @@ def test_the_routine_gets_matrices_without_structure(
         assert faults(["structure"] * len(M), M, w, V) == []
         size = seen[-1].abs().amax((-2, -1))
         assert bool((seen[-1].abs().amin((-2, -1)) > 1e-4 * size).all())
-        assert int(torch.linalg.matrix_rank(seen[-1][0].to(torch.complex128), rtol=1e-3 * cases.eps(dtype))) == 12
+        assert int(torch.linalg.matrix_rank(seen[-1][0].to(torch.complex128), rtol=1e-3 * cases.eps(seen[-1].dtype))) == 12
     w, V = cusolver.eigh_of_anything(torch.zeros(3, 5, 5, dtype=dtype))
     assert not w.any()
     assert faults(["zeros"] * 3, torch.zeros(3, 5, 5, dtype=dtype), w, V) == []
+
+
+@pytest.mark.parametrize(("n", "dtype"), [(32, np.float64), (33, np.float32)])
+def test_small_matrices_in_single_precision_are_solved_in_double(n: int, dtype: type, library: Library) -> None:
+    seen: list[object] = []
+    call = library.cusolverDnXsyevBatched
+    library.cusolverDnXsyevBatched = lambda *a: seen.append(NUMBERS[a[5]]) or call(*a)  # type: ignore
+    M = hermitian(n, 2, torch.float32)
+    w, V = cusolver.eigh_of_anything(M)
+    assert seen == [dtype]
+    assert (w.dtype, V.dtype) == (torch.float32, torch.float32)
+    assert faults(["random"] * 2, M, w, V) == []
 
 
 def test_eigenvalues_beyond_single_precision_are_cut(library: Library) -> None:

@@ -28,6 +28,8 @@ _TYPES = {torch.float32: (0, 0), torch.float64: (1, 1), torch.complex64: (4, 0),
 _VECTORS, _LOWER = 1, 0  # CUSOLVER_EIG_MODE_VECTOR, CUBLAS_FILL_MODE_LOWER
 _SONAMES = {"12": "libcusolver.so.11", "13": "libcusolver.so.12"}  # by CUDA's major version
 _THREADS, _MANY_THREADS = 256, 1024  # of a block: for some numbers each, and for a whole matrix
+_SMALL = 32  # rows up to which it has another method, whose single precision leaves NaN for some deficient matrices still
+_DOUBLE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _STATE = 4  # 32-bit numbers of a State in syev.cu, in float32; two more in float64
 _handles = threading.local()  # a handle serves one thread at a time
 
@@ -87,6 +89,10 @@ def eigh(M: Tensor, nonfinite: Tensor, failures: Tensor) -> tuple[Tensor, Tensor
     if index != torch.cuda.current_device():
         with torch.cuda.device(index):
             return eigh(M, nonfinite, failures)
+    if n <= _SMALL and M.dtype in _DOUBLE:
+        w, V = eigh(M.to(_DOUBLE[M.dtype]), nonfinite, failures)
+        most = torch.finfo(M.dtype).max
+        return w.clamp(-most, most).to(M.real.dtype), V.to(M.dtype)
     M = M.resolve_conj().contiguous()
     batch, real = M.numel() // (n * n), M.real.dtype
     states = torch.empty(batch, _STATE + (2 if real == torch.float64 else 0), dtype=torch.int32, device=M.device)
