@@ -59,6 +59,7 @@ TASKS: dict[str, Task] = {
     "power": _later("power", "time_power"),
     "svd": _later("triplets", "time_svd"),
     "polar": _later("triplets", "time_polar"),
+    "uses": _later("uses", "time_uses"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps
