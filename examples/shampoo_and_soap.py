@@ -4,7 +4,7 @@ python examples/shampoo_and_soap.py
 
 For a weight with gradients G, L and R are running means of G G^T and G^T G. Shampoo's step is L^(-1/4) G R^(-1/4) (Gupta et
 al., 2018): `inv_root`. SOAP is Adam on Q_L^T G Q_R, in the eigenbases of L and R (Vyas et al., 2024): `eigh`, which starts
-from the last basis, so that Jacobi's method needs fewer sweeps. Vectors, such as biases, take Adam's step in both.
+from the last basis, so that on a GPU Jacobi's method needs fewer sweeps. Vectors, such as biases, take Adam's step in both.
 """
 
 from collections.abc import Callable, Iterable
@@ -76,8 +76,8 @@ class Shampoo(Adam):
 
 class Soap(Adam):
     def side(self, moment: Tensor, old: Tensor) -> Tensor:
-        """Eigenvectors, from those of five steps ago."""
-        return sg.eigh(moment, start=old, solver=sg.Jacobi()).eigenvectors
+        """Eigenvectors, from those of five steps ago; on a CPU LAPACK finds them, which needs no start."""
+        return sg.eigh(moment, start=old).eigenvectors
 
     def precondition(self, G: Tensor, mean: Tensor, state: dict[str, Any], beta2: float) -> Tensor:
         left, right = state["sides"]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
-from spectralgrad import distances
+from spectralgrad.distances import frechet
 from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 from support import cases
 
@@ -81,7 +81,7 @@ def test_sides_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = cases.random(2, 5, 4, seed=1), cases.random(7, 4, seed=2)
     found = []
     for by_samples in (True, False):
-        monkeypatch.setattr(distances, "_samples_are_cheaper", lambda *_, way=by_samples: way)
+        monkeypatch.setattr(frechet, "_samples_are_cheaper", lambda *_, way=by_samples: way)
         found.append(gradients(sg.frechet_distance_of, x, y))
     (a, da), (b, db) = found
     torch.testing.assert_close(a, b)
@@ -90,9 +90,9 @@ def test_sides_agree(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_smaller_side_is_taken() -> None:
-    assert distances._samples_are_cheaper(500, 500, 2048)
-    assert distances._samples_are_cheaper(30, 3000, 256)
-    assert not distances._samples_are_cheaper(5000, 5000, 2048)
+    assert frechet._samples_are_cheaper(500, 500, 2048)
+    assert frechet._samples_are_cheaper(30, 3000, 256)
+    assert not frechet._samples_are_cheaper(5000, 5000, 2048)
 
 
 def spd(w: list[float], dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
@@ -176,7 +176,7 @@ def test_self_distance(dtype: torch.dtype) -> None:
                     assert 0 <= float(value) < 300 * cases.eps(dtype)
                     assert all(g.abs().max() < 1e-6 for g in grads)
     below = torch.tensor(-1e-17, dtype=torch.float64, requires_grad=True)  # counts as zero, and keeps its gradient
-    value = distances._distance(torch.zeros(2, dtype=torch.float64), [below, 0 * below], 0 * below, None, torch.float64)
+    value = frechet._distance(torch.zeros(2, dtype=torch.float64), [below, 0 * below], 0 * below, None, torch.float64)
     assert float(value.detach()) == 0
     assert float(torch.autograd.grad(value, below)[0]) == 1
 

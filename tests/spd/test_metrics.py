@@ -1,6 +1,7 @@
 """Distances, geodesics and transport: values by their definitions, gradients at ties, at A = B and at every scale."""
 
 import math
+from typing import Any
 
 import pytest
 import scipy.linalg
@@ -218,6 +219,32 @@ def test_matrices_at_opposite_ends_of_the_range(metric: str, dtype: torch.dtype)
     middle = sg.spd.geodesic(A.detach(), B.detach(), 0.5, metric)  # type: ignore[arg-type]
     value = {"bures": (low**0.5 + top**0.5) ** 2 / 4}.get(metric, low**0.5 * top**0.5)
     torch.testing.assert_close(middle, value * torch.eye(3, dtype=dtype), rtol=1e-4, atol=0)
+
+
+WEIGHTS = hermitian(cases.random(3, 3, seed=5))
+OF_TWO: dict[str, tuple[Any, Tensor]] = {  # and what is left of the gradient for A where B is 0
+    "squared": (lambda A, B: sg.spd.distance(A, B, "bures", squared=True), torch.eye(3, dtype=torch.float64)),
+    "geodesic": (lambda A, B: (WEIGHTS * sg.spd.geodesic(A, B, 0.5, "bures")).sum(), WEIGHTS / 4),
+    "mean": (lambda A, B: (WEIGHTS * sg.spd.mean(torch.stack([A, B]), metric="bures")).sum(), WEIGHTS / 4),
+}
+
+
+@pytest.mark.parametrize("size", [1e10, 1e100, 1e300])
+@pytest.mark.parametrize("name", OF_TWO)
+def test_bures_gradients_of_matrices_of_very_different_sizes(name: str, size: float) -> None:
+    """Each is a(A) + b(B) + c(A, B) with a and b linear, c homogeneous: of degree 1/2 in A."""
+    f, alone = OF_TWO[name]
+    A, B = definite(seed=1), definite(seed=2)
+
+    def slope(small: float, large: float) -> Tensor:
+        leaf = (small * A).requires_grad_()
+        (g,) = torch.autograd.grad(f(leaf, large * B), leaf)
+        return hermitian(g)
+
+    for small, large in ((1 / size, size), (size, 1 / size)):
+        ratio = large**0.5 / small**0.5
+        want = alone / max(ratio, 1) + (slope(1, 1) - alone) * min(ratio, 1)
+        assert cases.relative_error(slope(small, large) / max(ratio, 1), want) < 1e-12
 
 
 @each_metric

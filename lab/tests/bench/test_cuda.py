@@ -9,7 +9,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
 
 
 @pytest.mark.parametrize(
-    "section", ["host", "kernels", "layouts", "newton", "power", "settings", "style", "graph", "networks"]
+    "section", ["host", "kernels", "layouts", "newton", "power", "settings", "style", "graph", "networks", "uses"]
 )
 def test_a_section_measures(section: str) -> None:
     outcome = run.run(run.Options(gpu=True, quick=True, only=[section]), Progress())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import spectralgrad as sg
 from spectralgrad_lab.bench import cases as by_itself
 from spectralgrad_lab.bench import (
     comparison,
@@ -26,6 +27,7 @@ from spectralgrad_lab.bench import (
     roots,
     run,
     table,
+    uses,
 )
 from spectralgrad_lab.bench import extended as ex
 from spectralgrad_lab.bench.case import Case
@@ -244,6 +246,11 @@ SMALL = {
     "networks": Case("networks", 4, 2, 1.35, (2, 3, 8, 8), 4, function="eager", kind="all"),
     "networks treated": Case("networks", 4, 2, 1.1, (2, 3, 8, 8), 4, function="eager float32", kind="NOG + OLR"),
     "networks adds": Case("networks", 4, 2, 2.0, (2, 3, 8, 8), 4, function="eager float32", kind="SVD-PI"),
+    **{f"uses, {name}": Case("uses", 8, 2, function=name) for name in (on_request.SHAMPOO, on_request.BY_PRODUCTS)},
+    "uses, SOAP": Case("uses", 8, 2, function=on_request.SOAP),
+    "uses, procrustes": Case("uses", 3, 4, 10.0, (3, 3), function=on_request.PROCRUSTES),
+    "uses, kabsch": Case("uses", 3, 4, 10.0, (5, 3), function=on_request.KABSCH),
+    "uses, FID": Case("uses", 12, 6, 10.0, (6, 12), function=on_request.FID),
 }
 ROWS = {
     "host": ["autograd.grad of a multiplication", "BatchNorm2d, eager", "BatchNorm2d, as a CUDA graph"],
@@ -257,6 +264,10 @@ ROWS = {
     "networks": ["all, eager"],
     "networks treated": ["NOG + OLR, eager float32"],
     "networks adds": ["SVD-PI, eager float32"],
+    "uses, SOAP": ["", "off-diagonal part of Q^T M Q"],
+    "uses, procrustes": ["3x3"],
+    "uses, kabsch": ["5x3"],
+    "uses, FID": ["6x12", "error of the value, 6x12", "error of the gradient, 6x12"],
 }
 
 
@@ -308,6 +319,48 @@ def test_what_power_iterations_add(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.figure == pytest.approx(3.0)  # of 2, 3 and 5 ms
     (row,) = networks.time_networks(SMALL["networks"], CPU_DEVICE, INSTANT)
     assert row.figure == pytest.approx(2.0)  # of 5 / 3, 6 / 3 and 9 / 4
+
+
+def use(name: str) -> list[Row]:
+    return uses.time_uses(SMALL[f"uses, {name}"], CPU_DEVICE, INSTANT)
+
+
+def test_uses_stand_beside_the_usual_ways() -> None:
+    timed, root = use(on_request.SHAMPOO)
+    assert timed.kind == "ratio"
+    assert timed.at_least
+    assert set(timed.seconds) == set(root.errors) == {peers.OURS, peers.TORCH_EIGH}
+    _, by_products = use(on_request.BY_PRODUCTS)  # in float64, where eigenpairs in float32 lose the condition number, 1e5
+    assert by_products.errors[peers.OURS] < 1e-6 < 1e-5 < by_products.errors[peers.TORCH_EIGH]
+    _, basis = use("SOAP")
+    assert all(error < 1e-5 for error in basis.errors.values())
+    _, value, gradient = use("FID")
+    assert (value.verdict, gradient.verdict) == ("met", "met")
+    assert value.errors[peers.OURS] < 1e-6 < value.errors[on_request.FID_WAYS]
+
+
+def test_without_roma_there_is_no_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("roma")
+    for name in ("procrustes", "kabsch"):
+        (row,) = use(name)
+        assert (row.baseline, row.target) == (peers.ROMA, 10.0)
+        assert set(row.seconds) == {peers.OURS, peers.ROMA, peers.TORCH_SVD}
+    monkeypatch.setattr(peers, "_package", lambda _: None)
+    for name in ("procrustes", "kabsch"):
+        (row,) = use(name)
+        assert (row.baseline, row.target, row.verdict) == (peers.TORCH_SVD, None, "-")
+
+
+def test_the_usual_ways_of_uses_are_right() -> None:
+    """In float64 they agree with ours, and the exact distance with differences."""
+    x, y = (inputs.normal(5, 7, 3, seed=seed, dtype=torch.float64) for seed in range(2))
+    torch.testing.assert_close(uses.torch_kabsch(x, y), tuple(sg.kabsch(x, y)))
+    M = inputs.covariances(4, 3, dtype=torch.float64)
+    torch.testing.assert_close(uses.torch_root(M), sg.inv_root(M, 4))
+    few, many = (inputs.normal(n, 9, seed=n, dtype=torch.float64).requires_grad_() for n in (4, 6))
+    torch.testing.assert_close(uses.exact_fid(few, many), sg.frechet_distance_of(few, many))
+    torch.testing.assert_close(uses.torch_fid(few, many), sg.frechet_distance_of(few, many), rtol=1e-6, atol=1e-6)
+    assert torch.autograd.gradcheck(uses.exact_fid, (few, many))
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,9 @@
 The last is (tr A + tr B - 2 tr (A^(1/2) B A^(1/2))^(1/2))^(1/2) without its cancellation: that loses half of the digits of
 a small distance. Each is the norm of a matrix N. The square |N|^2 is smooth; the distance itself has a kink at A = B, and
 where N is rounding its direction is too: there it gets the derivative 0.
+
+In the Bures square U moves <A^(1/2), B^(1/2) U> alone: |B^(1/2) U|^2 = tr B knows nothing of it. Of that, rounding would be
+left, divided by A: wrong digits in the gradient for an A much smaller than B. So N has a constant U, and the rest is added.
 """
 
 import torch
@@ -56,8 +59,7 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     require_metric(who, metric)
     require_flag(who, "squared", squared)
     X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
-    N, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
-    square = (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
+    square, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
     if squared:
         return returned(moved_last(square, 2 * k, _OVERFLOW), A)
     zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
@@ -69,33 +71,43 @@ def _norm(x: Tensor) -> Tensor:
     return size
 
 
+def _square(N: Tensor) -> Tensor:
+    """|N|^2 (*B,)."""
+    return (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
+
+
 def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """N, its rounding (*B,) and its scale (*B,)."""
+    """|N|^2, the rounding of N, and its scale; all (*B,)."""
     A, a = to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
     P = inverse_sqrt(A)
     N = log(congruent(P, B)) + m[..., None, None] * LOG_2 * identity_like(B)
     eps = torch.finfo(A.dtype).eps
-    return N, _ROUNDING * eps * _norm(P).square() * _norm(B), torch.zeros_like(m)
+    return _square(N), _ROUNDING * eps * _norm(P).square() * _norm(B), torch.zeros_like(m)
 
 
 def _logeuclid(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a, b = log(A), log(B)
     N = a - b
     rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
-    return N, rounding, torch.zeros_like(rounding)
+    return _square(N), rounding, torch.zeros_like(rounding)
 
 
 def _bures(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    a, b, k = facing_roots(A, B)
+    a, b, U, k = facing_roots(A, B)
     rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
-    return a - b, rounding, k
+    fixed = U.detach()
+    turned = (matmul(b, a).conj() * (U - fixed)).real.sum((-2, -1))  # zero, and so is its first derivative
+    return _square(a - matmul(b, fixed)) - 2 * turned, rounding, k
 
 
-def facing_roots(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A^(1/2) and the root B^(1/2) U of B nearest to it, both divided by 2^k so that they are near scale 1; and k (*B,)."""
+def facing_roots(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """A^(1/2), B^(1/2) and U, which makes B^(1/2) U the root of B nearest to A^(1/2).
+
+    Both roots are divided by 2^k, so that they are near scale 1; and k (*B,).
+    """
     a, b = sqrt(A), sqrt(B)
     a, b = expanded(a, b), expanded(b, a)
     U = polar(matmul(to_scale_1(b)[0], to_scale_1(a)[0]))  # each at its own scale: U has none
     k = beyond_room(torch.maximum(exponent(a.detach()), exponent(b.detach())))
-    return moved(a, -k), matmul(moved(b, -k), U), k
+    return moved(a, -k), moved(b, -k), U, k

@@ -2,7 +2,7 @@
 
     affine      A^(1/2) (A^(-1/2) B A^(-1/2))^t A^(1/2)
     logeuclid   exp((1 - t) log A + t log B)
-    bures       N N^H,  N = (1 - t) A^(1/2) + t B^(1/2) U,  U the polar factor of B^(1/2) A^(1/2)
+    bures       (1 - t)^2 A + t^2 B + t (1 - t) (C + C^H),  C = B^(1/2) U A^(1/2),  U the polar factor of B^(1/2) A^(1/2)
 
 C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and B / 2^(a + m) of scale 1 the first is
 2^(a + t m) times theirs; the whole part of t m goes into the exponent, the rest into exp.
@@ -67,8 +67,10 @@ def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
 
 
 def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    a, b, k = facing_roots(A, B)
+    # Not as N N^H, N = (1 - t) A^(1/2) + t B^(1/2) U: in N N^H the U of t^2 B cancels but for rounding, see distance.py.
+    a, b, U, k = facing_roots(A, B)
+    A, B = (moved(expanded(X, a), -2 * k) for X in (A, B))
     t = t[..., None, None]
-    N = (1 - t) * a + t * b
-    result = hermitian_part(matmul(N, N.mH))
+    C = matmul(b, matmul(U, a))
+    result = (1 - t).square() * A + t.square() * B + t * (1 - t) * (C + C.mH)
     return moved(result, (2 * k).expand(result.shape[:-2]))

@@ -21,7 +21,7 @@ from spectralgrad.linalg.scaling import exponent, moved
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import beyond_room, exp, log
+from .spectra import beyond_room, exp, log, sqrt
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -61,8 +61,9 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
     (H,) = widened(as_definite(who, X, "X"))
     w = as_weights(who, weights, H)
     if metric == "bures":
-        k = beyond_room(exponent(H.detach(), 3))
-        M = moved(_implicit(moved(H, -k.unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
+        roots = sqrt(H)
+        k = beyond_room(2 * exponent(roots.detach(), 3))  # even; roots reach half as far, and none is lost by k / 2
+        M = moved(_implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
     else:
         M = _without_scales(H, w, metric)
     return returned(M, X)
@@ -82,14 +83,15 @@ def _log_euclidean(X: Tensor, w: Tensor) -> Tensor:
     return hermitian_part(exp((w[..., None, None] * log(X)).sum(-3)))
 
 
-def _implicit(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
-    equation, found = EQUATIONS[metric], solve(X, w, metric)
+def _implicit(given: Tensor, w: Tensor, metric: Metric) -> Tensor:
+    """The mean of X ("affine"), or of the squares of the roots X^(1/2) ("bures") that are given."""
+    equation, found = EQUATIONS[metric], solve(given, w, metric)
     R = found.R
-    if is_constant(X) and is_constant(w):
+    if is_constant(given) and is_constant(w):
         return hermitian_part(matmul(R, R.mH))
-    Y = equation.seen(R, found.W, equation.given(X))
+    Y = equation.seen(R, found.W, given)
     m = (R.conj() * R).real.sum(-2)  # (*B, n)
-    less = torch.diag_embed(equation.subtracted(m)).to(X.dtype)
+    less = torch.diag_embed(equation.subtracted(m)).to(given.dtype)
 
     def F(S: Tensor | None) -> Tensor:
         return (w[..., None, None] * equation.terms(S, Y)).sum(-3) - less

@@ -27,7 +27,7 @@ from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.solvers import decompose, decompose_svd
 
-from .spectra import congruent, exp, log, sqrt
+from .spectra import congruent, exp, log
 
 
 def positive_pairs(H: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,11 +41,7 @@ def _lifted(w: Tensor) -> Tensor:
 
 
 class Equation(ABC):
-    """F, H and the function that the mean minimises."""
-
-    @abstractmethod
-    def given(self, X: Tensor) -> Tensor:
-        """What of X is used, differentiable."""
+    """F, H and the function that the mean minimises. ``given`` (*B, K, n, n) is X, and for Bures X^(1/2)."""
 
     @abstractmethod
     def seen(self, R: Tensor, W: Tensor, given: Tensor) -> Tensor:
@@ -95,9 +91,6 @@ class Equation(ABC):
 
 
 class Affine(Equation):
-    def given(self, X: Tensor) -> Tensor:
-        return X
-
     def seen(self, R: Tensor, W: Tensor, given: Tensor) -> Tensor:
         return congruent(W.unsqueeze(-3), given)
 
@@ -135,9 +128,6 @@ class Affine(Equation):
 
 class Bures(Equation):
     """(Z^H Z)^(1/2) is Q^H Z with Q the polar factor of Z: neither it nor its singular values lose digits to a square."""
-
-    def given(self, X: Tensor) -> Tensor:
-        return sqrt(X)
 
     def seen(self, R: Tensor, W: Tensor, given: Tensor) -> Tensor:
         return matmul(given, R.unsqueeze(-3))

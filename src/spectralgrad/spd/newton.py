@@ -57,12 +57,12 @@ class _Point(NamedTuple):
     explained: Tensor  # (N,): a residual that rounding explains
 
 
-def solve(X: Tensor, weights: Tensor, metric: str) -> Solution:
-    """The mean of X (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN."""
-    X, weights = X.detach(), weights.detach()
+def solve(given: Tensor, weights: Tensor, metric: str) -> Solution:
+    """The mean of what is given (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN."""
+    given, weights = given.detach(), weights.detach()
     if torch.compiler.is_compiling() or not in_transform():
-        return Solution(*_solve(X, weights, metric))
-    return Solution(*call(_Solve, X, weights, metric))
+        return Solution(*_solve(given, weights, metric))
+    return Solution(*call(_Solve, given, weights, metric))
 
 
 def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
@@ -74,19 +74,19 @@ def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
 # The iteration.
 
 
-def _solve_fake(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    *batch, _, n, _ = X.shape
-    M = X.new_empty(*batch, n, n)
-    real = X.real.dtype
-    return M, torch.empty_like(M), X.new_empty(X.shape), X.new_empty(X.shape, dtype=real), M.new_empty(M.shape, dtype=real)
+def _solve_fake(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    *batch, _, n, _ = given.shape
+    M, V = given.new_empty(*batch, n, n), given.new_empty(given.shape)
+    real = given.real.dtype
+    return M, torch.empty_like(M), V, V.new_empty(V.shape, dtype=real), M.new_empty(M.shape, dtype=real)
 
 
-@opaque("spd_mean(Tensor X, Tensor weights, str metric) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _solve_fake)
-def _solve(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if X.numel() == 0:
-        return _solve_fake(X, weights, metric)
-    equation, (*batch, K, n, _) = EQUATIONS[metric], X.shape
-    flat, w = X.reshape(-1, K, n, n), weights.reshape(-1, K)
+@opaque("spd_mean(Tensor given, Tensor weights, str metric) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _solve_fake)
+def _solve(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    if given.numel() == 0:
+        return _solve_fake(given, weights, metric)
+    equation, (*batch, K, n, _) = EQUATIONS[metric], given.shape
+    flat, w = given.reshape(-1, K, n, n), weights.reshape(-1, K)
     with torch.no_grad():
         point = _iterate(equation, flat, w)
         c, p = equation.coefficients(point.spectra), equation.preconditioner(point.m)
@@ -120,10 +120,9 @@ def _look(equation: Equation, given: Tensor, weights: Tensor, M: Tensor) -> _Poi
     return _Point(R, W, V, spectra, m, F, equation.cost(m, spectra, weights), residual, explained)
 
 
-def _iterate(equation: Equation, X: Tensor, weights: Tensor) -> _Point:
+def _iterate(equation: Equation, given: Tensor, weights: Tensor) -> _Point:
     """Newton's method on (N, K, n, n). Reads the host once a step."""
-    n, eps = X.shape[-1], torch.finfo(X.dtype).eps
-    given = equation.given(X)
+    n, eps = given.shape[-1], torch.finfo(given.dtype).eps
     point = _look(equation, given, weights, _start(equation, given, weights))
     broken = ~torch.isfinite(point.residual)  # NaN came in: NaN goes out
     done = broken | (point.residual <= _TARGET * n * eps)
@@ -156,9 +155,9 @@ def _iterate(equation: Equation, X: Tensor, weights: Tensor) -> _Point:
         return point
     left = ~done
     raise ConvergenceError(
-        f"`spd.mean`: {int(left.sum())} of {left.numel()} means of {X.shape[1]} matrices did not converge in {_STEPS} steps "
-        f"of Newton's method; a relative residual of {float(point.residual[left].max()):.1e} is left. Use float64, or add "
-        'eps * identity to `X`; metric="logeuclid" needs no iteration.'
+        f"`spd.mean`: {int(left.sum())} of {left.numel()} means of {given.shape[1]} matrices did not converge in {_STEPS} "
+        f"steps of Newton's method; a relative residual of {float(point.residual[left].max()):.1e} is left. Use float64, or "
+        'add eps * identity to `X`; metric="logeuclid" needs no iteration.'
     )
 
 
@@ -228,8 +227,8 @@ class _Solve(Function):
     """`_solve` inside torch.func: a constant, but for vmap."""
 
     @staticmethod
-    def forward(X: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, ...]:
-        return _solve(X, weights, metric)
+    def forward(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, ...]:
+        return _solve(given, weights, metric)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -244,8 +243,8 @@ class _Solve(Function):
         return (None,) * len(Solution._fields)
 
     @staticmethod
-    def vmap(info: Any, dims: Any, X: Tensor, weights: Tensor, metric: str) -> tuple[Any, Any]:
-        out = _Solve.apply(*batched(info, dims[:2], (X, weights)), metric)
+    def vmap(info: Any, dims: Any, given: Tensor, weights: Tensor, metric: str) -> tuple[Any, Any]:
+        out = _Solve.apply(*batched(info, dims[:2], (given, weights)), metric)
         return out, (0,) * len(out)
 
 

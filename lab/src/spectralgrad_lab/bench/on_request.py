@@ -22,6 +22,7 @@ SECTIONS = {
     "svd": "torch.linalg.svd / sg.svd, forward, random matrices: how many times faster",
     "polar": "forward + backward of polar factors: milliseconds, and torch's autograd through its svd beside",
     "networks": "training step of ResNet-18, eager, compiled and as a CUDA graph: whitening / batch norm; treatments / none",
+    "uses": "the usual way / ours: Shampoo's and SOAP's step; alignment and Frechet's distance, forward + backward",
     "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
 }
 PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
@@ -37,6 +38,11 @@ RULES = ("Exact", "Taylor(9)", "Analytic")
 PASSES = ("moments", "transform", "sums", "combine")
 POWER_KINDS = ("SVD-PI", "PI")
 POWER_TARGETS = {16: 2.0, 64: 8.0}  # milliseconds, by d
+SHAMPOO, BY_PRODUCTS, SOAP = "Shampoo step", "Shampoo step, NewtonSchulz()", "SOAP step"
+PROCRUSTES, KABSCH, FID = "procrustes, special", "kabsch", "frechet_distance_of"
+FID_WAYS = "eigenvalues of covariances"  # the usual way
+FID_ERROR = 1e-4  # of value and gradient in float32
+POINTS = 32  # of a cloud
 GROUP_SIZES = (4, 8, 16, 32, 64)
 MAPS = (128, 64, 32, 32)
 
@@ -115,6 +121,18 @@ def _networks(wanted: dict[tuple[str, str, int], float | None], shape: tuple[int
     ]
 
 
+def _uses(
+    weights: dict[int, int], aligned: dict[int, float | None], samples: tuple[int, int], fid: float | None
+) -> list[Case]:
+    """Of B weights d x d; numbers of clouds with the ratio to roma that is asked for; samples and their features."""
+    return [
+        *(Case("uses", d, batch, function=name) for name in (SHAMPOO, BY_PRODUCTS, SOAP) for d, batch in weights.items()),
+        *(Case("uses", 3, batch, ratio, (3, 3), function=PROCRUSTES) for batch, ratio in aligned.items()),
+        *(Case("uses", 3, batch, ratio, (POINTS, 3), function=KABSCH) for batch, ratio in aligned.items()),
+        Case("uses", samples[1], samples[0], fid, samples, function=FID),
+    ]
+
+
 def _settings(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("settings", d, 128, shape=MAPS, kind=name) for d in sizes for name in PASSES]
 
@@ -151,6 +169,7 @@ CPU = [
     *_roots("roots64", "float64", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
     *_digits((4, 8, 16, 32, 64), (1e-2, 1e-3, 1e-4, 1e-5), steps=100, seeds=5),
     Case("style", 512, 1, 60e3),
+    *_uses({32: 16, 128: 8, 512: 1}, {10_000: None, 100_000: None}, (500, 2048), 10.0),
 ]
 CPU_QUICK = [
     *_gradients((4, 16)),
@@ -159,6 +178,7 @@ CPU_QUICK = [
     *_roots("roots64", "float64", (4, 32), (1, 16)),
     *_digits((8, 64), (1e-2, 1e-5), steps=10, seeds=1),
     Case("style", 64, 1),  # too small for its targets
+    *_uses({16: 2}, {100: None}, (20, 64), None),
 ]
 GPU = [
     *STYLE_GPU,
@@ -178,6 +198,7 @@ GPU = [
     ),
     *_polar({(1_000_000, 3): 3.0, (256, 64): 1.5}),
     *_networks(NETWORKS, IMAGES),
+    *_uses({32: 256, 128: 64, 512: 8, 1024: 2}, {10_000: None, 100_000: 10.0}, (500, 2048), None),
     *_settings((16, 32, 64)),
 ]
 GPU_QUICK = [
@@ -190,6 +211,7 @@ GPU_QUICK = [
     *_svd({(256, 64, 64): 300.0}),
     *_polar({(1_000_000, 3): 3.0}),
     *_networks({("graph", "one", 4): None, ("graph", "NOG", 4): 1.1}, (8, 3, 8, 8), width=8),
+    *_uses({32: 16}, {100_000: 10.0}, (100, 256), None),
     *_settings((16,)),
 ]
 
@@ -197,7 +219,7 @@ GPU_QUICK = [
 def cases(gpu: bool, quick: bool) -> list[Case]:
     """All of them, for the GPU or the CPU. Gradients, roots and digits are measured on the CPU alone.
 
-    >>> {case.section for case in cases(gpu=False, quick=True)} == {"gradients", "roots", "roots64", "digits", "style"}
-    True
+    >>> sorted({case.section for case in cases(gpu=False, quick=True)})
+    ['digits', 'gradients', 'roots', 'roots64', 'style', 'uses']
     """
     return (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)

@@ -5,7 +5,7 @@ Peers are optional: one that is not installed keeps its column, empty.
 What they have to compare: torchspd has both roots with divided differences. xitorch has an eigendecomposition with a
 treatment of ties (`symeig`), from which both roots are made as with torch. kornia has no matrix root; its `zca_mean`
 goes from samples to the whitening matrix, and its `zca_whiten` to whitened samples. CuPy and JAX have
-eigendecompositions on CUDA.
+eigendecompositions on CUDA, roma has alignment.
 """
 
 import os
@@ -34,6 +34,7 @@ PROJECTOR = "spectralgrad projector"
 NEWTON = "spectralgrad NewtonSchulz()"
 SCIPY = "scipy"  # values alone: it has no gradients
 TORCHSPD, XITORCH, KORNIA = PEERS = ("torchspd", "xitorch", "kornia")
+ROMA = "roma"
 XSYEV, CUPY, JAX = "cuSOLVER XsyevBatched", "cupy", "jax"
 
 
@@ -149,6 +150,18 @@ def jax_eigh() -> Eigh | None:
     package.config.update("jax_enable_x64", True)
     compiled = package.jit(linalg.eigh)
     return lambda M: package.block_until_ready(compiled(package.dlpack.from_dlpack(M)))  # its stream is not torch's
+
+
+def roma_procrustes() -> Root | None:
+    """A -> the nearest rotation, by roma."""
+    package = _package("roma")
+    return None if package is None else lambda A: package.special_procrustes(A)
+
+
+def roma_kabsch() -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None:
+    """x, y -> R, t, by roma."""
+    package = _package("roma")
+    return None if package is None else lambda x, y: package.rigid_points_registration(x, y)
 
 
 def xitorch() -> Method:

@@ -60,6 +60,7 @@ TASKS: dict[str, Task] = {
     "svd": _later("triplets", "time_svd"),
     "polar": _later("triplets", "time_polar"),
     "networks": _later("networks", "time_networks"),
+    "uses": _later("uses", "time_uses"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps

@@ -21,7 +21,7 @@ from spectralgrad_lab.files import write_whole
 from .strict_json import to_json
 
 BUSY = 0.25  # load per core, before a measurement begins, from which its times are not to be trusted
-VERSIONS = ("torch", "triton", "numpy", "scipy", "mpmath", "torchspd", "xitorch", "kornia")
+VERSIONS = ("torch", "triton", "numpy", "scipy", "mpmath", "torchspd", "xitorch", "kornia", "roma")
 
 
 def circumstances(command: str, gpu: bool = False) -> dict[str, Any]:

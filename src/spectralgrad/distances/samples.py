@@ -1,0 +1,62 @@
+"""What both distances ask of samples, and make of them."""
+
+import torch
+from torch import Tensor
+
+from spectralgrad.errors import ShapeError
+from spectralgrad.linalg.scaling import cast
+from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
+
+
+def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Two sets (*B, N, d) in float64 and of one batch shape, and the dtype of the result."""
+    X, Y = as_matrix(who, x, square=False, name="x"), as_matrix(who, y, square=False, name="y")
+    dtype = promoted(x, y)
+    axis = -1 if same == "features" else -2
+    batch = common_batch([X.shape[:-2], Y.shape[:-2]])
+    came = f"got {tuple(x.shape)} and {tuple(y.shape)}"
+    if X.shape[-2] == 0 or Y.shape[-2] == 0:
+        raise ShapeError(f"`{who}`: `x` and `y` must hold at least one sample each, (*batch, samples, features), {came}.")
+    if batch is None or X.shape[axis] != Y.shape[axis]:
+        raise ShapeError(f"`{who}`: `x` and `y`, (*batch, samples, features), must have the same number of {same}, {came}.")
+    for Z, name in ((x, "x"), (y, "y")):
+        if checking(Z) and not is_transformed(Z):
+            require_finite(who, Z.detach(), name)
+    X, Y = (widened(Z, dtype).expand(*batch, *Z.shape[-2:]) for Z in (X, Y))
+    return X, Y, real_dtype(dtype)
+
+
+def common_batch(shapes: list[torch.Size]) -> torch.Size | None:
+    """The common batch shape; None if there is none."""
+    try:
+        return torch.Size(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return None
+
+
+def promoted(*tensors: Tensor) -> torch.dtype:
+    """The common dtype: under autocast a mean may be in float32 and a covariance in bfloat16."""
+    dtype = tensors[0].dtype
+    for x in tensors[1:]:
+        dtype = torch.promote_types(dtype, x.dtype)
+    return dtype
+
+
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    return dtype.to_real() if dtype.is_complex else dtype
+
+
+def widened(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In float64, or complex128; gradients that overflow on the way back become the largest number."""
+    return cast(x, torch.complex128 if dtype.is_complex else torch.float64)
+
+
+def squares(x: Tensor) -> Tensor:
+    """|x|^2, twice differentiable at zero."""
+    return x.real.square() + x.imag.square() if x.is_complex() else x.square()
+
+
+def centred(X: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean (*B, d), and X less it, divided by (N - 1)^(1/2), or by 1 if there is but one sample."""
+    mean = X.mean(-2)
+    return mean, (X - mean.unsqueeze(-2)) / max(X.shape[-2] - 1, 1) ** 0.5
