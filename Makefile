@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz attack lint lock bench dist clean
+.PHONY: demo test test-all test-gpu fuzz attack lint lock bench examples dist clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -41,6 +41,10 @@ bench: .make/bench
 	$(BIN)/spectralgrad bench --only gradients --write
 	$(BIN)/spectralgrad bench --only roots --write
 	$(BIN)/spectralgrad bench --write
+
+# Every example, or that of ONLY=; its picture goes to docs/figures/examples.
+examples: .make/test
+	$(BIN)/python .ci/examples.py $(ONLY)
 
 # What is released, both packages: built, checked, installed into empty environments and tried; then in dist/. Nothing is fetched
 # once .make/dist.stamp is there. From a tree with changes only by DIRTY=1. See .ci/dist.py.
