@@ -179,3 +179,13 @@ def test_make_dist_twice_gives_the_same_archives(tmp_path: Path, monkeypatch: py
         found.append({path.name: path.read_bytes() for path in dist.DIST.iterdir()})
     assert len(found[0]) == 4
     assert found[0] == found[1]
+
+
+def test_a_tag_is_the_version_and_has_a_date() -> None:
+    refusal = load(".ci/tag.py").refusal
+    source, dated = '__version__ = "1.2.0"\n', "## [1.2.0] - 2027-01-31\n"
+    assert refusal("v1.2.0", source, dated) is None
+    assert "a tag is v and the version" in refusal("v1.2.1", source, dated)
+    assert "a tag is v and the version" in refusal("", source, dated)
+    assert "has no line" in refusal("v1.2.0", source, "## [1.2.0] - not released yet\n")
+    assert "has no line" in refusal("v1.2.0", source, "## [1x2.0] - 2027-01-31\n")
