@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz attack lint lock bench clean
+.PHONY: demo test test-all test-gpu fuzz attack lint lock bench examples dist clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -42,6 +42,15 @@ bench: .make/bench
 	$(BIN)/spectralgrad bench --only roots --write
 	$(BIN)/spectralgrad bench --write
 
+# Every example, or that of ONLY=; its picture goes to docs/figures/examples.
+examples: .make/test
+	$(BIN)/python .ci/examples.py $(ONLY)
+
+# What is released, both packages: built, checked, installed into empty environments and tried; then in dist/. Nothing is fetched
+# once .make/dist.stamp is there. From a tree with changes only by DIRTY=1. See .ci/dist.py.
+dist: .make/dist.stamp
+	DIRTY=$(DIRTY) $(BIN)/python .ci/dist.py
+
 # One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
 # for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -67,5 +76,9 @@ lock:
 		echo "some peers did not install: their columns stay empty"
 	touch $@
 
+.make/dist.stamp: .make/test
+	$(PIP) --no-build-isolation -c constraints.txt -e ".[dist]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .make demo
+	rm -rf $(VENV) .make demo dist

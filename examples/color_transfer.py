@@ -1,7 +1,11 @@
 """Give a photograph the colours of another picture.
 
+What one learns: `nn.functional.color_transfer` whitens the pixels of one picture and colours them like those of another.
+It takes pictures of any size and type, and a strength.
+
 python examples/color_transfer.py photo.jpg painting.jpg -o result.png --strength 0.8
 python examples/color_transfer.py              # makes a synthetic pair and leaves all three pictures here
+python examples/color_transfer.py --picture FILE     # and all three side by side
 
 Reading and writing pictures needs Pillow: pip install pillow
 """
@@ -50,12 +54,13 @@ def synthetic_pair(height: int = 240, width: int = 320) -> tuple[Tensor, Tensor]
     return photo, reference
 
 
-def main(arguments: list[str] | None = None) -> Path:
+def main(arguments: list[str] | None = None, picture: str | None = None) -> Path:
     parser = argparse.ArgumentParser(description="Give a photograph the colours of another picture.")
     parser.add_argument("photo", nargs="?", type=Path, help="the picture to change")
     parser.add_argument("reference", nargs="?", type=Path, help="the picture whose colours it gets")
     parser.add_argument("-o", "--output", type=Path, default=Path("color_transfer.png"))
     parser.add_argument("--strength", type=float, default=1.0, help="from 0, unchanged, to 1")
+    parser.add_argument("--picture", default=picture, help="where to put all three side by side")
     options = parser.parse_args(arguments)
     if options.photo is not None and options.reference is None:
         parser.error("give both the photograph and the reference, or neither for a synthetic pair")
@@ -71,7 +76,19 @@ def main(arguments: list[str] | None = None) -> Path:
         red, green, blue = image.float().mean((1, 2)).tolist()
         print(f"{name:9} mean colour {red:5.1f} {green:5.1f} {blue:5.1f}")
     print(f"written to {options.output}")
+    if options.picture:
+        draw({"photograph": photo, "reference": reference, "result": result}, options.picture)
     return options.output
+
+
+def draw(pictures: dict[str, Tensor], picture: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 2.7), layout="constrained")
+    for axes, (name, image) in zip(figure.subplots(1, 3), pictures.items(), strict=True):
+        axes.imshow(image.movedim(0, -1).numpy())
+        axes.set(title=name, xticks=[], yticks=[])
+    figure.savefig(picture)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
 """Shampoo and SOAP: optimizers that know how the rows and the columns of a gradient go together.
 
-python examples/shampoo_and_soap.py
+What one learns: an optimizer's matrix roots and eigenbases are one call each, `inv_root` and `eigh(start=)`, and on
+inputs of very unequal variance they pay.
+
+python examples/shampoo_and_soap.py [PICTURE]
 
 For a weight with gradients G, L and R are running means of G G^T and G^T G. Shampoo's step is L^(-1/4) G R^(-1/4) (Gupta et
 al., 2018): `inv_root`. SOAP is Adam on Q_L^T G Q_R, in the eigenbases of L and R (Vyas et al., 2024): `eigh`, which starts
 from the last basis, so that on a GPU Jacobi's method needs fewer sweeps. Vectors, such as biases, take Adam's step in both.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -95,30 +99,47 @@ def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return (z * torch.logspace(0, -2, INPUTS)) @ axes, torch.tanh(z @ first / INPUTS**0.5) @ second / HIDDEN**0.5
 
 
-def train(optimize: type[Adam], steps: int) -> float:
-    """The mean squared error on new samples, relative to the variance of the target."""
+def train(optimize: type[Adam], steps: int) -> tuple[float, list[float]]:
+    """The mean squared error on new samples, relative to the variance of the target; and on each batch of the training."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, OUTPUTS))
     optimizer = optimize(model.parameters())
+    errors = []
     for _ in range(steps):
         x, y = batch(128, generator)
         loss = nn.functional.mse_loss(model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        errors.append(float(loss.detach() / y.var()))
     x, y = batch(2000, generator)
-    return float(nn.functional.mse_loss(model(x), y).detach() / y.var())
+    return float(nn.functional.mse_loss(model(x), y).detach() / y.var()), errors
 
 
-def main(steps: int = 300) -> dict[str, float]:
+def main(steps: int = 300, picture: str | None = None) -> dict[str, float]:
     """Train the same network with each; print and return the errors."""
-    errors = {}
+    errors, curves = {}, {}
     for optimize in (Adam, Shampoo, Soap):
-        errors[optimize.__name__] = train(optimize, steps)
-        print(f"{optimize.__name__}: error {errors[optimize.__name__]:.3f} of the variance after {steps} steps")
+        name = optimize.__name__
+        errors[name], curves[name] = train(optimize, steps)
+        print(f"{name}: error {errors[name]:.3f} of the variance after {steps} steps")
+    if picture:
+        draw(curves, picture)
     return errors
 
 
+def draw(curves: dict[str, list[float]], picture: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for name, errors in curves.items():
+        axes.semilogy(errors, label=name, linewidth=1)
+    axes.set(xlabel="step", ylabel="error, of the target's variance", title="Regression on inputs of unequal variance")
+    axes.legend()
+    figure.savefig(picture)
+
+
 if __name__ == "__main__":
-    main()
+    main(picture=sys.argv[1] if sys.argv[1:] else None)

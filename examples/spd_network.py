@@ -1,10 +1,14 @@
 """A small SPD network: which band noise was filtered with, told from the covariance of what twelve sensors saw of it.
 
-The same network is trained beside it on torch.linalg.eigh and autograd. As in real recordings a few sensors are off: their
-rows and columns of the covariance are zero, and these eigenvalues tie.
+What one learns: `BiMap`, `ReEig`, `LogEig` and `SPDBatchNorm` make a network on covariances. The same network is trained
+beside it on torch.linalg.eigh and autograd. As in real recordings a few sensors are off: their rows and columns of the
+covariance are zero, and these eigenvalues tie.
 
-python examples/spd_network.py
+python examples/spd_network.py [PICTURE]
 """
+
+import sys
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +65,11 @@ def batch(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return signal * on.unsqueeze(-1), label
 
 
-def train(model: nn.Module, steps: int, seed: int) -> dict[str, float]:
-    """A few steps of Adam; the step of the first NaN (-1: none), the largest gradient, the accuracy on new signals."""
+def train(model: nn.Module, steps: int, seed: int) -> dict[str, Any]:
+    """A few steps of Adam; the step of the first NaN (-1: none), the gradients' norms, the accuracy on new signals."""
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    largest = 0.0
+    norms: list[float] = []
     for step in range(steps):
         x, label = batch(32, generator)
         loss = nn.functional.cross_entropy(model(x), label)
@@ -73,27 +77,27 @@ def train(model: nn.Module, steps: int, seed: int) -> dict[str, float]:
         loss.backward()
         norm = float(nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None]))
         if not norm < float("inf"):
-            return {"nan": step, "gradient": largest, "accuracy": float("nan")}
-        largest = max(largest, norm)
+            return {"nan": step, "gradient": max(norms, default=0.0), "norms": norms, "accuracy": float("nan")}
+        norms.append(norm)
         optimizer.step()
     x, label = batch(200, generator)
     with torch.no_grad():
         accuracy = float((model.eval()(x).argmax(1) == label).float().mean())
-    return {"nan": -1, "gradient": largest, "accuracy": accuracy}
+    return {"nan": -1, "gradient": max(norms), "norms": norms, "accuracy": accuracy}
 
 
-def attempt(model: nn.Module, steps: int, seed: int) -> dict[str, float]:
+def attempt(model: nn.Module, steps: int, seed: int) -> dict[str, Any]:
     """`train`, where an eigensolver or a check that gives up counts as a failure in its step too."""
     try:
         return train(model, steps, seed)
     except (torch.linalg.LinAlgError, sg.errors.SpectralError):
-        return {"nan": -2, "gradient": float("nan"), "accuracy": float("nan")}
+        return {"nan": -2, "gradient": float("nan"), "norms": [], "accuracy": float("nan")}
 
 
-def main(steps: int = 60, seeds: int = 3) -> dict[str, list[dict[str, float]]]:
+def main(steps: int = 60, seeds: int = 3, picture: str | None = None) -> dict[str, list[dict[str, Any]]]:
     """Train both on the same signals; print and return what happened."""
     kinds = {"spectralgrad": (sg.nn.ReEig, sg.nn.LogEig), "torch.linalg.eigh": (PlainReEig, PlainLogEig)}
-    found: dict[str, list[dict[str, float]]] = {name: [] for name in kinds}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in kinds}
     for seed in range(seeds):
         for name, layers in kinds.items():
             torch.manual_seed(seed)
@@ -102,8 +106,25 @@ def main(steps: int = 60, seeds: int = 3) -> dict[str, list[dict[str, float]]]:
             ended = {-1: f"accuracy {result['accuracy']:.3f}", -2: "refused by a solver or a check"}
             what = ended.get(int(result["nan"]), f"NaN or Inf in the gradient of step {int(result['nan'])}")
             print(f"seed {seed}, {name}: {what}; largest gradient before {result['gradient']:.2g}")
+    if picture:
+        draw(found, picture)
     return found
 
 
+def draw(found: dict[str, list[dict[str, Any]]], picture: str) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for (name, results), color in zip(found.items(), ("tab:blue", "tab:red"), strict=True):
+        for seed, result in enumerate(results):
+            axes.semilogy(result["norms"], color=color, linewidth=1, label=None if seed else name)
+            if result["nan"] != -1:  # where it ended, at the last finite gradient
+                axes.plot(len(result["norms"]), (result["norms"] or [1.0])[-1], "x", color=color, markersize=9)
+    axes.set(xlabel="step", ylabel="norm of the gradient", title="Three seeds; a cross: the gradient is not finite")
+    axes.legend()
+    figure.savefig(picture)
+
+
 if __name__ == "__main__":
-    main()
+    main(picture=sys.argv[1] if sys.argv[1:] else None)

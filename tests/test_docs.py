@@ -1,6 +1,7 @@
 """Every Python example in the documentation runs, every link leads somewhere, and the mathematics survives Markdown."""
 
 import re
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,36 +14,40 @@ import spectralgrad as sg
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 INDEX = ROOT / "docs" / "README.md"
-PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "lab" / "README.md"]
+OTHERS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "examples/README.md", "lab/README.md")
+PAGES = [*DOCS, *(ROOT / name for name in OTHERS if (ROOT / name).exists())]  # an sdist has no lab
 
 SKIP = "<!-- no-run -->"
+NEEDS = re.compile(r"<!-- needs: (\w+) -->")
 MATH = re.compile(r"\$\$.+?\$\$|\$[^$\n]+?\$", re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)\s]*\)")
 
 
 @dataclass(frozen=True)
 class Fence:
-    """A fenced block: its language, the line of its first line of code, the code, and whether it is to be run."""
+    """A fenced block: its language, the line of its first line of code, the code, whether to run it, what it needs."""
 
     language: str
     line: int
     code: str
     runs: bool
+    needs: str | None = None
 
 
 def fences(text: str) -> list[Fence]:
     """All fenced blocks of a page. One that is never closed is an error: GitHub would swallow the rest of the page."""
     found: list[Fence] = []
-    opened: tuple[str, int, bool] | None = None
+    opened: tuple[str, int, bool, str | None] | None = None
     code: list[str] = []
     last = ""  # the last line that is not blank
     for number, line in enumerate(text.splitlines(), 1):
         stripped = line.strip()
         if opened is None and stripped.startswith("```"):
-            opened, code = (stripped[3:].split(" ")[0], number + 1, last != SKIP), []
+            need = NEEDS.fullmatch(last)
+            opened, code = (stripped[3:].split(" ")[0], number + 1, last != SKIP, need and need[1]), []
         elif opened is not None and stripped == "```":
-            language, start, runs = opened
-            found.append(Fence(language, start, "\n".join(code) + "\n", runs))
+            language, start, runs, needs = opened
+            found.append(Fence(language, start, "\n".join(code) + "\n", runs, needs))
             opened = None
         elif opened is not None:
             code.append(line)
@@ -56,10 +61,15 @@ def python(text: str) -> list[Fence]:
     return [fence for fence in fences(text) if fence.language == "python" and fence.runs]
 
 
-def run(text: str, name: str) -> dict[str, Any]:
-    """Run a page's examples one after the other in one namespace. Tracebacks point at the page's own lines."""
+def run(text: str, name: str, package: str | None = None) -> dict[str, Any]:
+    """Run a page's examples one after the other in one namespace. Tracebacks point at the page's own lines.
+
+    Those that need a package are left out, but for ``package``.
+    """
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for fence in python(text):
+        if fence.needs not in (None, package):
+            continue
         exec(compile("\n" * (fence.line - 1) + fence.code, name, "exec"), namespace)
     return namespace
 
@@ -73,13 +83,33 @@ def ident(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python(page.read_text())], ids=ident)
-def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # an example that writes a file writes it there
+def run_in(folder: Path, monkeypatch: pytest.MonkeyPatch, page: Path, package: str | None = None) -> None:
+    monkeypatch.chdir(folder)  # an example that writes a file writes it there
     sg.reset_counts()
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        run(page.read_text(), str(page))
+        run(page.read_text(), str(page), package)
+
+
+WITH_PACKAGE = [
+    pytest.param(page, fence.needs, id=f"{ident(page)}-{fence.needs}")
+    for page in PAGES
+    for fence in python(page.read_text())
+    if fence.needs
+]
+
+
+@pytest.mark.parametrize(("page", "package"), WITH_PACKAGE)
+def test_examples_with_a_package_run(page: Path, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(package)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the package
+        run_in(tmp_path, monkeypatch, page, package)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python(page.read_text())], ids=ident)
+def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_in(tmp_path, monkeypatch, page)
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page != INDEX], ids=ident)
@@ -88,6 +118,7 @@ def test_page_has_an_example_and_stands_in_the_index(page: Path) -> None:
     assert str(page.relative_to(INDEX.parent)) in LINK.findall(INDEX.read_text())
 
 
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="an unpacked sdist: no results/, no lab/")
 @pytest.mark.parametrize("page", PAGES, ids=ident)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = [target for target in LINK.findall(prose(page.read_text())) if "://" not in target]
@@ -144,6 +175,14 @@ def test_only_marked_fences_and_other_languages_are_skipped() -> None:
     assert not python(page("```bash", "exit 1", "```"))
     after = page(SKIP, "```python", "1 / 0", "```", "```python", "x = 1", "```")
     assert [fence.code for fence in python(after)] == ["x = 1\n"]
+
+
+def test_a_fence_with_a_package_runs_for_that_package_alone() -> None:
+    needy = page(
+        "```python", "x = 1", "```", "<!-- needs: that -->", "```python", "x = 2", "```", "```python", "y = x", "```"
+    )
+    assert run(needy, "needy")["y"] == run(needy, "needy", "other")["y"] == 1
+    assert run(needy, "needy", "that")["y"] == 2
 
 
 def test_an_open_fence_is_an_error() -> None:

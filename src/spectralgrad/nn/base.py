@@ -25,6 +25,11 @@ from .route import route_of
 _HANDLE = "as_batch_norm"  # the child's name
 
 
+def is_repeated() -> bool:
+    """Whether a backward pass calls this: activation checkpointing runs a forward pass again, whose batch was counted."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
 class BatchStatistics(Normalizer, Module):
     """y = weight * A (x - mean) + bias, with A and mean from statistics.
 
@@ -155,7 +160,7 @@ class BatchStatistics(Normalizer, Module):
 
     @property
     def updates_running(self) -> bool:
-        return self.training and self.track_running_stats and self.running_mean is not None
+        return self.training and self.track_running_stats and self.running_mean is not None and not is_repeated()
 
     def remember(self, samples: int | Tensor, mean: Tensor, found: BatchMap) -> None:
         """Keep what a batch left: the covariance for the diagnostics, and the running values."""
@@ -185,7 +190,8 @@ class BatchStatistics(Normalizer, Module):
         is_any = (samples > 0).double() if isinstance(samples, Tensor) else 1.0
         factor = is_any * (1 / count.double() if self.momentum is None else self.momentum)
         for buffer, value in zip(buffers, values, strict=True):
-            buffer.lerp_(value, factor.to(buffer.dtype))  # type: ignore[union-attr]
+            # Not lerp_, which has no rule for vmap and says so in a warning.
+            buffer.copy_(torch.lerp(buffer, value, factor.to(buffer.dtype)))  # type: ignore[union-attr]
 
     def keep(self, source: Tensor, options: tuple[Any, ...], compute: Callable[[Tensor], Tensor]) -> Tensor:
         """``compute(source)``, kept until ``source``, a buffer, or the options change.

@@ -10,6 +10,7 @@ from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
 from spectralgrad.spd import geodesic, mean
 from spectralgrad.validation import as_given, is_number, is_whole
 
+from .base import is_repeated
 from .matrices import as_matrices
 
 __all__ = ["SPDBatchNorm"]
@@ -101,7 +102,7 @@ class SPDBatchNorm(Module):
             M = self.running_mean.to(X.dtype)
         half = expm(hermitian_part(self.log_bias).to(X.dtype) / 2)
         output = hermitian_part(sandwich(matmul(half, inv_sqrtm(M)), X))
-        if self.training:  # last, so that an error leaves the state as it was
+        if self.training and not is_repeated():  # last, so that an error leaves the state as it was
             self._update(M.detach(), flat.shape[0])
         return as_given(output, input)
 
