@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz attack lint lock bench clean
+.PHONY: demo test test-all test-gpu fuzz attack lint lock bench docs clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -42,6 +42,10 @@ bench: .make/bench
 	$(BIN)/spectralgrad bench --only roots --write
 	$(BIN)/spectralgrad bench --write
 
+# The site, into site/: the Markdown of docs/ and the docstrings. Strict; needs no network once its packages are installed.
+docs: .make/docs
+	$(BIN)/python docs/_site/build.py site
+
 # One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
 # for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -67,5 +71,11 @@ lock:
 		echo "some peers did not install: their columns stay empty"
 	touch $@
 
+.make/docs: .make/test
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "docs: Sphinx needs Python 3.11 or newer: make clean, then make docs PYTHON=python3.11"; exit 1; }
+	$(PIP) -c constraints.txt -e ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .make demo
+	rm -rf $(VENV) .make demo site
