@@ -22,6 +22,7 @@ extensions = [
     "parts.docstrings",
     "parts.examples",
     "parts.sources",
+    "parts.titles",
     "parts.formulas",
 ]
 myst_enable_extensions = ["dollarmath"]

@@ -5,30 +5,35 @@ import re
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
+from sphinx.util import logging
 from sphinx.writers.html5 import HTML5Translator
 
-BAR = re.compile(
-    r"(?<!\\left)(?<!\\right)\\([lr])([vV])ert\b"
-)  # as fences they are as high as what they hold, and close to it
+BAR = re.compile(r"(?<!\\left)(?<!\\right)\\([lr])([vV]ert)(?![A-Za-z])")
+log = logging.getLogger(__name__)
 
 
 def mathml(latex: str, display: str) -> str:
-    """A formula as MathML. What cannot be read is an error that shows it."""
-    fenced = BAR.sub(lambda bar: rf"\{'left' if bar[1] == 'l' else 'right'}\{bar[1]}{bar[2]}ert", latex.strip())
+    """A formula as MathML. Bars become fences: as high as what they hold, and close to it."""
+    return convert(
+        BAR.sub(lambda bar: f"\\{'left' if bar[1] == 'l' else 'right'}\\{bar[1]}{bar[2]}", latex.strip()), display=display
+    )
+
+
+def converted(node: nodes.Element, display: str) -> str:
     try:
-        return convert(fenced, display=display)
+        return mathml(node.astext(), display)
     except Exception as error:  # latex2mathml raises what it likes
-        raise ExtensionError(f"no MathML for the formula {latex!r}: {type(error).__name__}: {error}") from error
+        log.warning("no MathML for %r: %s %s", node.astext(), type(error).__name__, error, location=node)
+        return ""
 
 
 def inline(translator: HTML5Translator, node: nodes.math) -> None:
-    translator.body.append(mathml(node.astext(), "inline"))
+    translator.body.append(converted(node, "inline"))
     raise nodes.SkipNode
 
 
 def block(translator: HTML5Translator, node: nodes.math_block) -> None:
-    translator.body.append(f'<div class="math">{mathml(node.astext(), "block")}</div>\n')
+    translator.body.append(f'<div class="math">{converted(node, "block")}</div>\n')
     raise nodes.SkipNode
 
 
