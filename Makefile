@@ -44,7 +44,7 @@ bench: .make/bench
 
 # The site, into site/: the Markdown of docs/ and the docstrings. Strict; needs no network once its packages are installed.
 docs: .make/docs
-	$(BIN)/python docs/_site/build.py site
+	$(BIN)/python docs/_site/make.py
 
 # One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
 # for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.

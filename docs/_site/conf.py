@@ -1,4 +1,4 @@
-"""Sphinx's settings for the site: `make docs` builds it from the Markdown of docs/ and the docstrings. See build.py."""
+"""Sphinx's settings for the site: `make docs` builds it from the Markdown of docs/ and the docstrings. See make.py."""
 
 import sys
 from pathlib import Path

@@ -7,11 +7,12 @@ page of docs/ becomes one too. An indented formula stays as it is written. Secti
 import re
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any
-
-from sphinx.application import Sphinx
+from typing import TYPE_CHECKING, Any
 
 from .reference import public, short
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 SECTIONS = ("Args:", "Attributes:", "Returns:", "Raises:")
 CODE = re.compile(r"(``[^`]+``|`[^`]+`)")
@@ -77,11 +78,11 @@ def converted(lines: list[str], known: dict[str, str]) -> Iterator[str]:
         yield ""
 
 
-def process(app: Sphinx, what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
+def process(app: "Sphinx", what: str, name: str, found: Any, options: Any, lines: list[str]) -> None:
     lines[:] = list(converted(lines, app.config.public_names))
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     app.add_config_value("public_names", short(public()), "env")
     app.connect("autodoc-process-docstring", process)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,8 +5,10 @@ The picture of examples/NAME.py is docs/figures/example-NAME.svg, .png or .jpg, 
 
 import ast
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 MARK = "<!-- examples -->"
 PICTURES = (".svg", ".png", ".jpg")
@@ -25,7 +27,7 @@ def section(program: Path, figures: Path) -> str:
     return "\n\n".join(part for part in [*parts, f"````python\n{code}\n````"] if part)
 
 
-def replace(app: Sphinx, page: str, source: list[str]) -> None:
+def replace(app: "Sphinx", page: str, source: list[str]) -> None:
     if MARK in source[0]:
         docs = Path(app.srcdir)
         programs = sorted((docs.parent / "examples").glob("*.py"))
@@ -34,6 +36,6 @@ def replace(app: Sphinx, page: str, source: list[str]) -> None:
         source[0] = source[0].replace(MARK, "\n\n".join(section(program, docs / "figures") for program in programs))
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     app.connect("source-read", replace)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -21,10 +21,13 @@ def mathml(latex: str, display: str) -> str:
 
 def converted(node: nodes.Element, display: str) -> str:
     try:
-        return mathml(node.astext(), display)
+        found = mathml(node.astext(), display)
     except Exception as error:  # latex2mathml raises what it likes
         log.warning("no MathML for %r: %s %s", node.astext(), type(error).__name__, error, location=node)
         return ""
+    if "\\" in found:  # it shows a command that it does not know as it is written
+        log.warning("no MathML for a command of %r", node.astext(), location=node)
+    return found
 
 
 def inline(translator: HTML5Translator, node: nodes.math) -> None:

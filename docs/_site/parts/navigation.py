@@ -5,8 +5,10 @@ So there is one list of pages, which a forge shows too. It is appended, hidden, 
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 INDEX = "README"  # the list of pages
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
@@ -32,13 +34,13 @@ def toctrees(text: str, root: str) -> str:
     return "\n".join(trees)
 
 
-def append(app: Sphinx, page: str, source: list[str]) -> None:
+def append(app: "Sphinx", page: str, source: list[str]) -> None:
     if page == app.config.root_doc:
         listed = Path(app.srcdir) / f"{INDEX}.md"
         app.env.note_dependency(str(listed))
         source[0] += "\n\n" + toctrees(listed.read_text(encoding="utf-8"), page)
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     app.connect("source-read", append)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

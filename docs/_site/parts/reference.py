@@ -7,14 +7,16 @@ import importlib
 import inspect
 import re
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sphinx.application import Sphinx
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 PACKAGE = "spectralgrad"
 MARK = re.compile(r"^<!-- reference: (.+?) -->$", re.MULTILINE | re.DOTALL)
-# Of a class: methods and properties of its own that have a docstring. torch documents forward and extra_repr.
-MEMBERS = "   :members:\n   :exclude-members: forward, extra_repr, train, act\n"
+# Of a class: methods and properties of its own that have a docstring, but what torch documents, and fields of a tuple.
+LEFT_OUT = ("forward", "extra_repr", "train", "act")
+MEMBERS = "   :members:\n   :exclude-members: {}\n"
 
 
 def names(text: str) -> list[str]:
@@ -56,14 +58,18 @@ def directive(name: str) -> str:
     found = find(name)
     kind, more = "function", ""
     if inspect.isclass(found):
-        kind, more = ("exception", "") if issubclass(found, BaseException) else ("class", MEMBERS)
+        kind, more = ("exception", "") if issubclass(found, BaseException) else ("class", _members(found))
     return f"## {last}\n\n```{{eval-rst}}\n.. currentmodule:: {module}\n\n.. auto{kind}:: {last}\n{more}```\n"
 
 
-def replace(app: Sphinx, page: str, source: list[str]) -> None:
+def _members(found: type) -> str:
+    return MEMBERS.format(", ".join([*LEFT_OUT, *getattr(found, "_fields", ())]))
+
+
+def replace(app: "Sphinx", page: str, source: list[str]) -> None:
     source[0] = MARK.sub(lambda mark: "\n".join(directive(name) for name in names(mark[0])), source[0])
 
 
-def setup(app: Sphinx) -> dict[str, bool]:
+def setup(app: "Sphinx") -> dict[str, bool]:
     app.connect("source-read", replace)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
