@@ -74,7 +74,7 @@ lock:
 .make/docs: .make/test
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "docs: Sphinx needs Python 3.11 or newer: make clean, then make docs PYTHON=python3.11"; exit 1; }
-	$(PIP) -c constraints.txt -e ".[docs]"
+	$(PIP) -c constraints.txt -e ".[docs]" || { echo "docs: its packages are not installed; that needs a network, once"; exit 1; }
 	touch $@
 
 clean:
