@@ -276,16 +276,42 @@ FAULTS: dict[str, tuple[str, str]] = {
 
 @needs_sphinx
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_stops_the_build_and_the_last_site_stays(fault: str, tmp_path: Path) -> None:
-    docs, site = tmp_path / "docs", tmp_path / "site"
+@pytest.mark.parametrize(
+    ("urls", "shown"),
+    [
+        (
+            '[project.urls]\nSource = "https://forge.net/us/it/"',
+            'href="https://forge.net/us/it/blob/main/pyproject.toml">source</a>',
+        ),
+        ('[project.urls]\nSource = "https://example.org/us/it"', '<span class="source">source</span>'),
+        ("", '<span class="source">source</span>'),
+    ],
+)
+def test_links_out_of_docs_lead_to_the_source(urls: str, shown: str, tmp_path: Path) -> None:
+    """Where that is not decided, they are plain text."""
+    small(tmp_path)
+    (tmp_path / "pyproject.toml").write_text(f"[project]\nname = 'x'\n{urls}\n")
+    assert make(str(tmp_path / "site"), "--docs", str(tmp_path / "docs")).returncode == 0
+    assert shown in (tmp_path / "site" / "other.html").read_text()
+
+
+def small(folder: Path) -> Path:
+    """A folder of three pages, and the project's settings beside it."""
+    docs = folder / "docs"
     docs.mkdir()
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    (docs / "README.md").write_text(
-        "# All\n\n## Start\n\n| page |\n|---|\n| [a](index.md) |\n| [b](other.md) |\n| [c](README.md) |\n"
-    )
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    rows = "".join(f"| [x]({name}.md) |\n" for name in ("index", "other", "README"))
+    (docs / "README.md").write_text(f"# All\n\n## Start\n\n| page |\n|---|\n{rows}")
     (docs / "other.md").write_text("# Other\n\n[source](../pyproject.toml), `code`\n")
     (docs / "index.md").write_text("# Start\n\n[other](other.md#other), $a_i$\n\n<!-- reference: eigh -->\n")
+    return docs
+
+
+@needs_sphinx
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_stops_the_build_and_the_last_site_stays(fault: str, tmp_path: Path) -> None:
+    docs, site = small(tmp_path), tmp_path / "site"
     done = make(str(site), "--docs", str(docs))
     assert (done.returncode, done.stderr) == (0, "")
     before = contents(site)

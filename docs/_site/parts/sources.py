@@ -45,20 +45,15 @@ class Sources(SphinxTransform):
         here = (docs / self.env.docname).parent
         for node in [*self.document.findall(addnodes.download_reference), *self.document.findall(addnodes.pending_xref)]:
             target = (here / node["reftarget"].partition("#")[0]).resolve()
-            target = (
-                target if target.exists() else target.with_name(f"{target.name}.md")
-            )  # MyST leaves the end of a page off
+            if not target.exists():
+                target = target.with_name(f"{target.name}.md")  # MyST leaves the end of a page off
             if target.is_relative_to(docs) or not target.is_relative_to(root) or not target.exists():
                 continue
-            url = self.config.source_url
-            path = target.relative_to(root).as_posix()
-            words = [child.deepcopy() for child in node.children]
-            link = (
-                nodes.reference("", "", refuri=address(url, path, target.is_dir()))
-                if url
-                else nodes.inline(classes=["source"])
-            )
-            link += words
+            inner = node[0] if len(node) == 1 and isinstance(node[0], nodes.inline) else node  # MyST's wrapper
+            link: nodes.Element = nodes.inline(classes=["source"])
+            if url := self.config.source_url:
+                link = nodes.reference(refuri=address(url, target.relative_to(root).as_posix(), target.is_dir()))
+            link += [child.deepcopy() for child in inner.children]
             node.replace_self(link)
 
 
