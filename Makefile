@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz attack lint lock bench examples dist clean
+.PHONY: demo test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
@@ -51,6 +51,10 @@ examples: .make/test
 dist: .make/dist.stamp
 	DIRTY=$(DIRTY) $(BIN)/python .ci/dist.py
 
+# The site, into site/: the Markdown of docs/ and the docstrings. Strict; needs no network once its packages are installed.
+docs: .make/docs
+	$(BIN)/python docs/_site/make.py
+
 # One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
 # for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -80,5 +84,11 @@ lock:
 	$(PIP) --no-build-isolation -c constraints.txt -e ".[dist]"
 	touch $@
 
+.make/docs: .make/test
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "docs: Sphinx needs Python 3.11 or newer: make clean, then make docs PYTHON=python3.11"; exit 1; }
+	$(PIP) -c constraints.txt -e ".[docs]" || { echo "docs: its packages are not installed; that needs a network, once"; exit 1; }
+	touch $@
+
 clean:
-	rm -rf $(VENV) .make demo dist
+	rm -rf $(VENV) .make demo dist site

@@ -56,6 +56,14 @@ def counts() -> dict[str, int]:
 
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
     ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``; absent means zero.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.reset_counts()
+    >>> with sg.checks(False):
+    ...     _ = sg.sqrtm(torch.full((1, 1), float("nan")))
+    >>> sg.counts()
+    {'nonfinite_input': 1}
+    >>> sg.reset_counts()
     """
     _, total, on_device = snapshot()
     for event, tensor in on_device:
@@ -64,7 +72,12 @@ def counts() -> dict[str, int]:
 
 
 def reset_counts() -> None:
-    """Set every count to zero."""
+    """Set every count to zero.
+
+    >>> reset_counts()
+    >>> counts()
+    {}
+    """
     global _resets
     with _lock:
         _resets += 1

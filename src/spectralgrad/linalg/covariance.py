@@ -15,11 +15,20 @@ __all__ = ["Moments", "covariance", "merge_moments", "moments"]
 
 
 class Moments(NamedTuple):
-    """What a set of samples leaves behind: enough for its mean and covariance, and to be merged with another set's."""
+    """What a set of samples leaves behind: enough for its mean and covariance, and to be merged with another set's.
 
-    samples: Tensor  # (): how many, in float64
-    mean: Tensor  # (*B, C), or (*B, groups, group_size)
-    scatter: Tensor  # (*B, C, C), or (*B, groups, group_size, group_size): sum of (x - mean)(x - mean)^H
+    Attributes:
+        samples: (), how many, in float64.
+        mean: (*B, C), or (*B, groups, group_size).
+        scatter: (*B, C, C), or (*B, groups, group_size, group_size): the sum of (x - mean)(x - mean)^H.
+
+    >>> moments(torch.tensor([[1.0, 3.0]])).scatter
+    tensor([[2.]])
+    """
+
+    samples: Tensor
+    mean: Tensor
+    scatter: Tensor
 
     def covariance(self, *, correction: float = 0.0, eps: float = 0.0) -> Tensor:
         """scatter / (samples - correction) + eps I."""

@@ -153,8 +153,8 @@ def orthogonal_weight(module: Layer, name: str = "weight", *, keep: bool = True)
         W = Q_0 exp(A - A^T) [I; 0],      W^T W = I,
 
     the first k columns. Q_0 is constant and A starts at 0, so that W starts at the polar factor of the present weight, the
-    orthogonal matrix nearest to it. The optimizer holds A, in the shape of the weight: weight decay, `orthogonal.
-    NearestOrthogonalGradient` and `orthogonal.OptimalLearningRate` act on A, not on W.
+    orthogonal matrix nearest to it. The optimizer holds A, in the shape of the weight: weight decay,
+    `NearestOrthogonalGradient` and `OptimalLearningRate` act on A, not on W.
 
     Args:
         module: a layer; changed in place.

@@ -16,6 +16,15 @@ class Rule(ABC):
 
     dM = V (sym(K * (V^H gV)) + diag(gL)) V^H. K is antisymmetric with a zero diagonal; each rule bounds the entries
     of close pairs in its own way. Two equal eigenvalues are ordered as the rest of the vector is: by index.
+
+    >>> import spectralgrad as sg
+    >>> class Nothing(sg.Rule):  # as if the eigenvectors were constants
+    ...     def coefficients(self, eigenvalues):
+    ...         return torch.zeros(*eigenvalues.shape, eigenvalues.shape[-1])
+    >>> M = torch.diag(torch.tensor([1.0, 2.0])).requires_grad_()
+    >>> w, V = sg.eigh(M, gradient=Nothing())
+    >>> torch.autograd.grad(V.sum(), M)[0].abs().max()
+    tensor(0.)
     """
 
     scale_free: ClassVar[bool] = False  # whether K of c times the eigenvalues is K / c, for c > 0

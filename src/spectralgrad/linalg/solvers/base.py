@@ -11,6 +11,13 @@ class Solver(ABC):
 
     Forward only: the gradient is the rule's business. A solver may raise `torch.linalg.LinAlgError` or return
     non-finite values; the fallback chain deals with both.
+
+    >>> import torch, spectralgrad as sg
+    >>> class Plain(sg.Solver):
+    ...     def solve(self, H):
+    ...         return torch.linalg.eigh(H)
+    >>> sg.sqrtm(torch.diag(torch.tensor([4.0, 9.0])), solver=Plain()).diagonal()
+    tensor([2., 3.])
     """
 
     has_eigenvalues: ClassVar[bool] = True  # that a function can be clamped by

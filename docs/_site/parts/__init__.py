@@ -1,0 +1,1 @@
+"""Parts of the site: each is an extension of Sphinx in one file."""
