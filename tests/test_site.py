@@ -204,14 +204,14 @@ def test_a_docstring_becomes_fields_formulas_and_links() -> None:
 def test_an_example_has_its_docstring_code_and_picture(tmp_path: Path) -> None:
     program, figures = tmp_path / "two_words.py", tmp_path / "figures"
     program.write_text('"""What it does."""\n\nprint(1)\n')
-    figures.mkdir()
+    (figures / "examples").mkdir(parents=True)
     told = examples.section(program, figures)
     assert "## two words" in told
     assert "What it does." in told
     assert "````python\nprint(1)\n````" in told
     assert "![" not in told
-    (figures / "example-two_words.png").touch()
-    assert "(/figures/example-two_words.png)" in examples.section(program, figures)
+    (figures / "examples" / "two_words.svg").touch()
+    assert "(/figures/examples/two_words.svg)" in examples.section(program, figures)
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The examples: `<!-- examples -->` in a page becomes every program of examples/, with its docstring and its picture.
 
-The picture of examples/NAME.py is docs/figures/example-NAME.svg, .png or .jpg, if there is one.
+The picture of examples/NAME.py is docs/figures/examples/NAME.svg, if there is one; `make examples` draws it.
 """
 
 import ast
@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 MARK = "<!-- examples -->"
-PICTURES = (".svg", ".png", ".jpg")
 
 
 def section(program: Path, figures: Path) -> str:
     """A program as a section of a page: title, docstring, picture, code."""
     text = program.read_text(encoding="utf-8")
     said = ast.get_docstring(ast.parse(text)) or ""
-    pictures = [figures / f"example-{program.stem}{ending}" for ending in PICTURES]
+    picture = figures / "examples" / f"{program.stem}.svg"
     parts = [f"## {program.stem.replace('_', ' ')}", f"`examples/{program.name}`", f"```text\n{said}\n```" if said else ""]
-    parts += [f"![what {program.name} draws](/{figures.name}/{picture.name})" for picture in pictures if picture.exists()][
-        :1
-    ]
+    if picture.exists():
+        parts.append(f"![what {program.name} draws](/{figures.name}/examples/{picture.name})")
     code = text.split('"""', 2)[2].strip() if said and text.startswith('"""') else text
     return "\n\n".join(part for part in [*parts, f"````python\n{code}\n````"] if part)
 
