@@ -1,5 +1,7 @@
 """The CUDA C++ kernels on a GPU: what the emulator cannot show."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -11,6 +13,8 @@ from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sq
 from support import cases
 from support.families import SCALES, disagreements, families, faults
 from support.gpu import no_host_wait
+
+Note = Callable[[str, object], None]
 
 pytestmark = pytest.mark.cuda
 REALS = [torch.float32, torch.float64]
@@ -63,14 +67,40 @@ def test_families_by_the_batched_routine(n: int, dtype: torch.dtype) -> None:
     assert faults(names, M, w, V) == []
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=cases.ident)
-def test_graded_matrices_by_the_batched_routine(dtype: torch.dtype) -> None:
-    """Entries down to 1e-30 of the largest, which alone would leave it NaN or far from orthogonal."""
-    for n in (4, 16, 40):
-        scale = torch.logspace(0, -15, n, dtype=torch.float64)
-        M = (cases.random_covariance(n, 50) * scale[:, None] * scale).to(dtype)
-        w, V = (x.cpu() for x in sg.eigh(M.cuda(), solver=sg.Lapack()))
-        assert faults([f"graded, n = {n}"] * 50, M, w, V) == []
+def structured(n: int, decades: int) -> dict[str, Tensor]:
+    """Symmetric matrices (50, n, n) whose entries go down to 10^-decades of the largest, or are exactly zero, or all alike."""
+    scale = torch.logspace(0, -decades, n, dtype=torch.float64)
+    C = cases.random_covariance(n, 50)
+    graded = C * scale[:, None] * scale
+    arrow = 10.0**-decades * C
+    arrow[:, 0] = arrow[:, :, 0] = cases.random(50, n)
+    kept = cases.random(50, n, n, seed=1) > 0.8
+    band = (torch.arange(n)[:, None] - torch.arange(n)).abs() <= 1
+    return {
+        "graded": graded,
+        "arrow": arrow,
+        "sparse": graded * (kept | kept.mT),
+        "band": graded * band,
+        "ones": torch.ones_like(C),
+    }
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.float64], ids=cases.ident)
+@pytest.mark.parametrize("n", [3, 8, 16, 33, 64, 200])
+def test_structured_matrices_by_the_batched_routine(n: int, dtype: torch.dtype, record_property: Note) -> None:
+    """The routine alone leaves them NaN, or its vectors far from orthogonal; the record has its worst beside ours."""
+    worst = {"alone": 0.0, "ours": 0.0}  # orthogonality, in n eps
+    identity = torch.eye(n, dtype=dtype, device="cuda")
+    for decades in (6, 15):
+        for name, real in structured(n, decades).items():
+            M = real.to(dtype)
+            w, V = sg.eigh(M.cuda(), solver=sg.Lapack())
+            assert faults([name] * len(M), M, w.cpu(), V.cpu()) == []
+            for way, found in (("alone", syev.solve(M.cuda())[1]), ("ours", V)):
+                error = float((found.mH @ found - identity).abs().amax().nan_to_num(torch.inf)) / (n * cases.eps(dtype))
+                worst[way] = max(worst[way], error)
+    for way, error in worst.items():
+        record_property(way, error)
 
 
 @pytest.mark.parametrize(("dtype", "n"), COMPLEX_AND_LARGE)
