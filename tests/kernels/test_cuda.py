@@ -71,7 +71,7 @@ def structured(n: int, decades: int) -> dict[str, Tensor]:
     """Symmetric matrices (50, n, n) whose entries go down to 10^-decades of the largest, or are exactly zero, or all alike."""
     scale = torch.logspace(0, -decades, n, dtype=torch.float64)
     C = cases.random_covariance(n, 50)
-    graded = C * scale[:, None] * scale
+    graded = C * (scale[:, None] * scale)
     arrow = 10.0**-decades * C
     arrow[:, 0] = arrow[:, :, 0] = cases.random(50, n)
     kept = cases.random(50, n, n, seed=1) > 0.8
