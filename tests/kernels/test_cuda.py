@@ -8,7 +8,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi, spectral, syev
-from spectralgrad.linalg.precision import in_basis, sandwich
+from spectralgrad.linalg.precision import hermitian_part, in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from support import cases
 from support.families import SCALES, disagreements, families, faults
@@ -68,9 +68,9 @@ def test_families_by_the_batched_routine(n: int, dtype: torch.dtype) -> None:
 
 
 def structured(n: int, decades: int) -> dict[str, Tensor]:
-    """Symmetric matrices (50, n, n) whose entries go down to 10^-decades of the largest, or are exactly zero, or all alike."""
+    """Symmetric matrices (50, n, n) whose entries go down to 10^-decades of the largest, or are zero, or all alike."""
     scale = torch.logspace(0, -decades, n, dtype=torch.float64)
-    C = cases.random_covariance(n, 50)
+    C = hermitian_part(cases.random_covariance(n, 50))
     graded = C * (scale[:, None] * scale)
     arrow = 10.0**-decades * C
     arrow[:, 0] = arrow[:, :, 0] = cases.random(50, n)
