@@ -1,5 +1,7 @@
 """Tests marked `cuda` are skipped where torch finds no GPU (`make test-gpu` runs them), and no test may take for ever.
 
+Of a test marked `covering(2)` those parameters are quick that together hold each pair of values; the rest is slow.
+
 A test that is over its time ends its process with the stacks of all threads on stderr, whatever it hangs in: Python, C or a
 destructor. With several workers (-n) the others go on, a new one takes its place, and the test is a failure.
 """
@@ -14,6 +16,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+
+from support.marks import covering
 
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
@@ -33,12 +37,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_stderr].close()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    mark_slow(items)
     if torch.cuda.is_available():
         return
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def mark_slow(items: list[pytest.Item]) -> None:
+    """What `covering` leaves out."""
+    grids: dict[tuple[pytest.Item, str, int], list[pytest.Function]] = {}
+    for item in items:
+        mark = item.get_closest_marker("covering")
+        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            grids.setdefault((item.parent, item.originalname, *mark.args), []).append(item)
+    for (_, _, strength), tests in grids.items():
+        quick = covering([{name: id(value) for name, value in test.callspec.params.items()} for test in tests], strength)
+        for i, test in enumerate(tests):
+            if i not in quick:
+                test.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)
