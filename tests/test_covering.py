@@ -24,6 +24,7 @@ def test_each_value_is_there() -> None:
     quick = [GRID[i] for i in covering(GRID, 1)]
     assert {value for point in quick for value in point.items()} == {value for point in GRID for value in point.items()}
     assert len(quick) == 4
+    assert [sum(point["d"] == d for point in quick) for d in range(2)] == [2, 2]  # spread, not all on the first
 
 
 def test_only_what_the_grid_holds_is_asked_for() -> None:

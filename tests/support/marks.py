@@ -1,5 +1,6 @@
 """Marks for parametrized tests."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any
@@ -16,7 +17,10 @@ def slow_but(quick: Collection[str], values: Mapping[str, Any] | Iterable[str]) 
 
 
 def covering(grid: Sequence[Mapping[str, int]], strength: int) -> set[int]:
-    """The points of a grid that together hold each combination of ``strength`` values that the grid holds; greedy.
+    """The points of a grid that together hold each combination of ``strength`` values that the grid holds.
+
+    Greedy: next comes the point with the most new combinations; among equals the one whose values were taken least often, so
+    that each value of a long parameter does not meet the first value of a short one.
 
     Args:
         grid: of each point, parameter -> what tells its value from others.
@@ -28,8 +32,10 @@ def covering(grid: Sequence[Mapping[str, int]], strength: int) -> set[int]:
     held = [set(combinations(sorted(point.items()), min(strength, len(point)))) for point in grid]
     kept: set[int] = set()
     left: set[Any] = set().union(*held)
+    taken: Counter[tuple[str, int]] = Counter()
     while left:
-        best = max(range(len(grid)), key=lambda i: len(held[i] & left))
+        best = max(range(len(grid)), key=lambda i: (len(held[i] & left), -sum(taken[value] for value in grid[i].items())))
         kept.add(best)
+        taken.update(grid[best].items())
         left -= held[best]
     return kept
