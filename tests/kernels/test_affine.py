@@ -19,6 +19,7 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
+    each_speed,
     features,
     in_interpreter,
     launches,
@@ -121,11 +122,13 @@ def test_operators() -> None:
 # The kernels
 
 
+@each_speed
 @starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
+def test_in_the_interpreter(marked: str) -> None:
+    run_in_interpreter(__file__, marked)
 
 
+@pytest.mark.covering(1)
 @compiles
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 @pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (64, torch.float32)])
@@ -161,6 +164,7 @@ def test_compiles_the_largest_tile(call: str, monkeypatch: pytest.MonkeyPatch) -
         assert compile_for_hopper(*launch).metadata.shared <= SHARED_MEMORY
 
 
+@pytest.mark.covering(1)
 @in_interpreter
 @pytest.mark.parametrize("call", ["transform", "transform_sums", "combine"])
 @each_case

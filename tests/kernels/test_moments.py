@@ -134,6 +134,7 @@ def test_in_the_interpreter() -> None:
     run_in_interpreter(__file__)
 
 
+@pytest.mark.covering(1)
 @compiles
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
 @pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (128, torch.float32)])

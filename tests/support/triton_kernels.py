@@ -57,9 +57,13 @@ def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
     return (mixed + centre).float()
 
 
-def run_in_interpreter(file: str) -> None:
-    """The tests of ``file`` with "interpreted" in their names, in a process of their own: Triton decides at import."""
-    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-p", "no:cacheprovider", "-rs"]
+each_speed = pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+
+
+def run_in_interpreter(file: str, marked: str = "") -> None:
+    """The tests of ``file`` with "interpreted" in their names, all or those so ``marked``, in a process of their own: Triton
+    decides at import."""
+    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-m", marked, "-p", "no:cacheprovider", "-rs"]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     assert "[100%]" in done.stdout

@@ -140,6 +140,7 @@ def test_bound_of_nips19(rule: str, steps: int, dtype: torch.dtype) -> None:
     assert ratio(sg.Analytic()) > 100 * n  # negative control
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("deflation", DEFLATIONS)
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 @pytest.mark.parametrize("scale", cases.SCALES)
