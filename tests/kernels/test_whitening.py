@@ -240,7 +240,7 @@ def test_interpreted_second_derivative() -> None:
 
 
 @compiles
-@pytest.mark.parametrize("d", [3, 16, 64])
+@pytest.mark.parametrize("d", [16, *(pytest.param(d, marks=pytest.mark.slow) for d in (3, 64))])
 def test_compiles_for_a_gpu(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's compiler is stricter than its interpreter."""
     x = torch.empty(16, 2 * d, 8, 8)

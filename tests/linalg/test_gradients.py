@@ -93,7 +93,7 @@ def test_tensors_that_f_closes_over():
     def f(M: Tensor, p: Tensor) -> Tensor:
         return sg.spectral_map(hermitian(M), lambda x: x**p + torch.sin(p * x))
 
-    check(f, with_spectrum(torch.tensor([0.7, 1.1, 2.3], dtype=torch.float64)), p)
+    check(f, with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), p)
     check(f, 2 * torch.eye(2, dtype=torch.float64), p)
 
 

@@ -126,6 +126,7 @@ def test_what_the_layer_does_not_have_is_unexpected() -> None:
 # Exported layers
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_layer
 def test_an_exported_layer_is_saved_and_loaded(make: Make, training: bool) -> None:

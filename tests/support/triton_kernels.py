@@ -43,9 +43,14 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
 each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
-each_case = pytest.mark.parametrize(  # fewer of them: the interpreter is slow
+OTHERS = {"d=2": "strided", "d=3": "contiguous", "d=4": "expanded"}  # quick: each shape once, and each of these layouts
+each_case = pytest.mark.parametrize(  # few of them: the interpreter is slow
     ("name", "layout"),
-    [*((name, "channels last") for name in SHAPES), ("d=3", "contiguous"), ("d=3", "strided"), ("d=3", "expanded")],
+    [
+        *((name, OTHERS.get(name, "channels last")) for name in SHAPES),
+        *(pytest.param(name, "channels last", marks=pytest.mark.slow) for name in OTHERS),
+        *(pytest.param("d=3", layout, marks=pytest.mark.slow) for layout in ("strided", "expanded")),
+    ],
 )
 
 

@@ -114,6 +114,7 @@ def test_printed_deflation_loses_a_degree(degree: int, n: int) -> None:
 # Bounded and finite.
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REAL, ids=cases.ident)
 @pytest.mark.parametrize("steps", [1, 9, 19])
 @pytest.mark.parametrize("rule", ["breaks on", "breaks off"])
