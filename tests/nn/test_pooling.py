@@ -263,6 +263,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("name", DEGENERATE)
 @pytest.mark.parametrize("normalize", [None, "frobenius"])
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(ident, choice.values())))
@@ -288,6 +289,7 @@ def test_degenerate_gradients_are_exact(name, solver):
 # Gradients in general.
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", [(2, 4, 1, 3), (2, 3, 2, 3)], ids=["n<C", "n>C"])
 @pytest.mark.parametrize(
     "options",

@@ -143,7 +143,7 @@ def test_weights_of_another_version_are_one_clear_error(
         train(stopped, tmp_path)
 
 
-@pytest.mark.parametrize("variant", ["exact", "gd"])
+@pytest.mark.parametrize("variant", slow_but(["gd"], ["exact", "gd"]))
 def test_killed_and_resumed_equals_unbroken_bit_for_bit(variant: str, tmp_path: Path) -> None:
     trial = tiny(variant)
     whole = train(trial, tmp_path / "whole")
