@@ -47,6 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+def point(test: pytest.Function) -> dict[str, tuple[int, ...]]:
+    """Where a test stands in the product of its parameters; those that one `parametrize` names together are one."""
+    params = test.callspec.params
+    together = [mark.args[0] for mark in test.iter_markers("parametrize")]
+    names = [name.replace(" ", "").split(",") if isinstance(name, str) else name for name in together]
+    names += [[name] for name in params if not any(name in listed for listed in names)]  # of fixtures
+    return {",".join(listed): tuple(id(params[name]) for name in listed) for listed in names}
+
+
 def mark_slow(items: list[pytest.Item]) -> None:
     """What `covering` leaves out."""
     grids: dict[tuple[pytest.Item, str, int], list[pytest.Function]] = {}
@@ -55,7 +64,7 @@ def mark_slow(items: list[pytest.Item]) -> None:
         if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
             grids.setdefault((item.parent, item.originalname, *mark.args), []).append(item)
     for (_, _, strength), tests in grids.items():
-        quick = covering([{name: id(value) for name, value in test.callspec.params.items()} for test in tests], strength)
+        quick = covering([point(test) for test in tests], strength)
         for i, test in enumerate(tests):
             if i not in quick:
                 test.add_marker(pytest.mark.slow)

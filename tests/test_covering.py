@@ -37,16 +37,38 @@ def test_only_what_the_grid_holds_is_asked_for() -> None:
 @pytest.mark.covering(2)
 @pytest.mark.parametrize("a", range(3))
 @pytest.mark.parametrize("b", [0, pytest.param(1, marks=pytest.mark.slow), 2])
-@pytest.mark.parametrize("c", range(2))
-def test_marked(a: int, b: int, c: int) -> None:
+@pytest.mark.parametrize(("c", "d"), [(0, 0), (1, 0)])
+def test_marked(a: int, b: int, c: int, d: int) -> None:
     """Looked at by the next test."""
 
 
-def test_the_marker(request: pytest.FixtureRequest) -> None:
-    """Each pair of a = 0, 1, 2, b = 0, 2 and c = 0, 1 is in a quick test, and the other tests are slow."""
-    tests = [item for item in request.session.items if getattr(item, "originalname", "") == "test_marked"]
+def quick_of(name: str, request: pytest.FixtureRequest) -> list[dict[str, int]]:
+    """The parameters of the quick tests of that name, as collected."""
+    tests = [item for item in request.session.items if getattr(item, "originalname", "") == name]
     quick = [item.callspec.params for item in tests if not item.get_closest_marker("slow")]
     if not quick:
         pytest.skip("needs the other tests of this file to be collected")
-    assert pairs(quick) == pairs([{"c": c, "b": b, "a": a} for a in range(3) for b in (0, 2) for c in range(2)])
+    return quick
+
+
+def test_the_marker(request: pytest.FixtureRequest) -> None:
+    """Each pair of a = 0, 1, 2, b = 0, 2 and (c, d) is in a quick test, and the other tests are slow."""
+    quick = quick_of("test_marked", request)
+    whole = [{"c": c, "b": b, "a": a} for a in range(3) for b in (0, 2) for c in range(2)]
+    assert pairs([{name: point[name] for name in "cba"} for point in quick]) == pairs(whole)
     assert len(quick) == 6
+
+
+ROWS = [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+@pytest.mark.covering(1)
+@pytest.mark.parametrize(("a", "b"), ROWS)
+@pytest.mark.parametrize("c", range(2))
+def test_marked_with_rows(a: int, b: int, c: int) -> None:
+    """Looked at by the next test."""
+
+
+def test_parameters_that_are_named_together_are_one(request: pytest.FixtureRequest) -> None:
+    quick = quick_of("test_marked_with_rows", request)
+    assert sorted((point["a"], point["b"]) for point in quick) == ROWS

@@ -16,7 +16,7 @@ def slow_but(quick: Collection[str], values: Mapping[str, Any] | Iterable[str]) 
     return [pytest.param(value, id=name, marks=() if name in quick else pytest.mark.slow) for name, value in found.items()]
 
 
-def covering(grid: Sequence[Mapping[str, int]], strength: int) -> set[int]:
+def covering(grid: Sequence[Mapping[str, Any]], strength: int) -> set[int]:
     """The points of a grid that together hold each combination of ``strength`` values that the grid holds.
 
     Greedy: next comes the point with the most new combinations; among equals the one whose values were taken least often, so
@@ -32,7 +32,7 @@ def covering(grid: Sequence[Mapping[str, int]], strength: int) -> set[int]:
     held = [set(combinations(sorted(point.items()), min(strength, len(point)))) for point in grid]
     kept: set[int] = set()
     left: set[Any] = set().union(*held)
-    taken: Counter[tuple[str, int]] = Counter()
+    taken: Counter[tuple[str, Any]] = Counter()
     while left:
         best = max(range(len(grid)), key=lambda i: (len(held[i] & left), -sum(taken[value] for value in grid[i].items())))
         kept.add(best)
