@@ -13,6 +13,7 @@ import spectralgrad as sg
 from spectralgrad import distances
 from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 from support import cases
+from support.marks import slow_but
 
 torch.set_num_threads(1)
 
@@ -71,8 +72,9 @@ def test_against_scipy(n1: int, n2: int, d: int) -> None:
     assert float(of_covariances(x, y)) == pytest.approx(want, rel=rel)
 
 
-@pytest.mark.parametrize(("n1", "n2", "d"), SIDES.values(), ids=SIDES)
-def test_two_derivatives_by_samples(n1: int, n2: int, d: int) -> None:
+@pytest.mark.parametrize("side", slow_but(["samples", "features"], SIDES))
+def test_two_derivatives_by_samples(side: tuple[int, int, int]) -> None:
+    n1, n2, d = side
     given = cases.random(n1, d, seed=1).requires_grad_(), cases.random(n2, d, seed=2).requires_grad_()
     assert gradcheck(sg.frechet_distance_of, given, check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(sg.frechet_distance_of, given, check_fwd_over_rev=True)

@@ -139,7 +139,9 @@ def test_in_the_interpreter(marked: str) -> None:
 @pytest.mark.covering(1)
 @compiles
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
-@pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (128, torch.float32)])
+@pytest.mark.parametrize(
+    ("d", "dtype"), [(16, torch.bfloat16), *(pytest.param(d, torch.float32, marks=pytest.mark.slow) for d in (3, 128))]
+)
 def test_compiles_for_a_gpu(d: int, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's compiler is stricter than its interpreter."""
     x = torch.empty(16, 2 * d, 8, 8, dtype=dtype)

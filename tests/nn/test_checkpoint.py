@@ -167,7 +167,7 @@ def test_onnx_without_a_decomposition(make: Make, tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", ["zca", "rank", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pca", "newton"))]
+    "name", ["zca", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pca", "rank", "newton"))]
 )
 def test_onnx_of_a_decomposition_names_fuse(name: str, tmp_path: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")
