@@ -544,7 +544,7 @@ def test_compiles_with_inductor(name):
     torch.testing.assert_close(x.grad, z.grad, rtol=1e-4, atol=1e-5)
 
 
-@each_layer
+@pytest.mark.parametrize("name", slow_but(["plain", "features"], layers().keys()))
 def test_exports_with_any_batch_size(name):
     layer = layers()[name].eval()
     program = torch.export.export(layer, (INPUT,), dynamic_shapes=({0: torch.export.Dim("batch")},))
