@@ -10,11 +10,14 @@ WORKERS ?= 2
 demo: .make/test
 	$(BIN)/spectralgrad demo
 
+# Each worker begins with neighbouring files, whose fixtures it makes once, and takes from the others when it is done.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+
 test: .make/test lint
-	$(BIN)/python -m pytest -n $(WORKERS) -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: .make/test lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	$(PYTEST)
 
 # With the Python it is given, and nothing installed: a machine with a GPU may be offline. RECORD=FILE keeps the record.
 test-gpu:

@@ -1,5 +1,7 @@
 """Tests marked `cuda` are skipped where torch finds no GPU (`make test-gpu` runs them), and no test may take for ever.
 
+Of a test marked `covering(2)` those parameters are quick that together hold each pair of values; the rest is slow.
+
 A test that is over its time ends its process with the stacks of all threads on stderr, whatever it hangs in: Python, C or a
 destructor. With several workers (-n) the others go on, a new one takes its place, and the test is a failure.
 """
@@ -15,6 +17,8 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 import pytest
 import torch
+
+from support.marks import covering
 
 # Files that need what a system has not, with the reason. (A single test says so itself, by skipif.)
 ELSEWHERE = {
@@ -47,7 +51,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     config.stash[_stderr].close()
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mark_slow(items)
     for item in items:
         path = item.path.relative_to(config.rootpath).as_posix() if item.path.is_relative_to(config.rootpath) else ""
         for place, needed in ELSEWHERE.get(sys.platform, {}).items():
@@ -58,6 +64,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def point(test: pytest.Function) -> dict[str, tuple[int, ...]]:
+    """Where a test stands in the product of its parameters; those that one `parametrize` names together are one."""
+    params = test.callspec.params
+    together = [mark.args[0] for mark in test.iter_markers("parametrize")]
+    names = [name.replace(" ", "").split(",") if isinstance(name, str) else name for name in together]
+    names += [[name] for name in params if not any(name in listed for listed in names)]  # of fixtures
+    return {",".join(listed): tuple(id(params[name]) for name in listed) for listed in names}
+
+
+def mark_slow(items: list[pytest.Item]) -> None:
+    """What `covering` leaves out."""
+    grids: dict[tuple[pytest.Item, str, int], list[pytest.Function]] = {}
+    for item in items:
+        mark = item.get_closest_marker("covering")
+        if mark and isinstance(item, pytest.Function) and not item.get_closest_marker("slow"):
+            grids.setdefault((item.parent, item.originalname, *mark.args), []).append(item)
+    for (_, _, strength), tests in grids.items():
+        quick = covering([point(test) for test in tests], strength)
+        for i, test in enumerate(tests):
+            if i not in quick:
+                test.add_marker(pytest.mark.slow)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,11 +13,13 @@ import spectralgrad as sg
 from spectralgrad.distances import frechet
 from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 from support import cases
+from support.marks import slow_but
 
 torch.set_num_threads(1)
 
 SIDES = {"samples": (3, 4, 5), "features": (9, 8, 2), "one sample": (1, 4, 3), "as many": (3, 3, 3)}
 CORRELATED = [(6, 2, 3, None), (6, 3, 3, 2), (3, 5, 4, None), (3, 5, 4, 1), (3, 4, 4, 3)]  # N, p, q, k
+QUICK_CORRELATED = [(6, 2, 3, None), (3, 5, 4, 1)]  # more samples than features, and fewer
 
 
 def of_covariances(x: Tensor, y: Tensor) -> Tensor:
@@ -70,8 +72,9 @@ def test_against_scipy(n1: int, n2: int, d: int) -> None:
     assert float(of_covariances(x, y)) == pytest.approx(want, rel=rel)
 
 
-@pytest.mark.parametrize(("n1", "n2", "d"), SIDES.values(), ids=SIDES)
-def test_two_derivatives_by_samples(n1: int, n2: int, d: int) -> None:
+@pytest.mark.parametrize("side", slow_but(["samples", "features"], SIDES))
+def test_two_derivatives_by_samples(side: tuple[int, int, int]) -> None:
+    n1, n2, d = side
     given = cases.random(n1, d, seed=1).requires_grad_(), cases.random(n2, d, seed=2).requires_grad_()
     assert gradcheck(sg.frechet_distance_of, given, check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(sg.frechet_distance_of, given, check_fwd_over_rev=True)
@@ -99,6 +102,7 @@ def spd(w: list[float], dtype: torch.dtype = torch.float64, seed: int = 0) -> Te
     return cases.with_spectrum(torch.tensor(w, dtype=torch.float64), dtype=dtype, seed=seed)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 @pytest.mark.parametrize("w", [[3.0, 2.0, 0.7], [2.0, 2.0, 2.0]], ids=str)
 def test_two_derivatives_by_covariances(w: list[float], dtype: torch.dtype) -> None:
@@ -206,7 +210,10 @@ def test_against_scikit_learn() -> None:
 
 
 @pytest.mark.parametrize("eps", [1e-2, pytest.param(1e-4, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("n", "p", "q", "k"), CORRELATED)
+@pytest.mark.parametrize(
+    ("n", "p", "q", "k"),
+    [sizes if sizes in QUICK_CORRELATED else pytest.param(*sizes, marks=pytest.mark.slow) for sizes in CORRELATED],
+)
 def test_two_derivatives_of_correlations(n: int, p: int, q: int, k: int | None, eps: float) -> None:
     def f(x: Tensor, y: Tensor) -> Tensor:
         return sg.cca_loss(x, y, k=k, eps=eps)

@@ -28,6 +28,7 @@ from fuzz.samples import SAMPLES
 from fuzz.singular import SINGULAR
 from fuzz.targets import Target
 from support import cases
+from support.marks import slow_but
 
 SEEDS = (1, 2)
 HOLDS = ("eigh(Jacobi)", "sqrtm", "expm")  # at ordinary scales; issue 12 mends the rest
@@ -211,7 +212,11 @@ def mapped(f: Callable[[Tensor], Tensor], function: Callable[..., Any]) -> Calla
     return changed
 
 
-@pytest.mark.parametrize("target", [*CLOUDS, *DEFINITE, *SAMPLES], ids=lambda target: target.name)
+SETS = {target.name: target for target in (*CLOUDS, *DEFINITE, *SAMPLES)}
+ALIKE = ("squared", "geodesic(bures)", "mean(affine)", "mean(bures)")  # slower than their like
+
+
+@pytest.mark.parametrize("target", slow_but([name for name in SETS if not any(word in name for word in ALIKE)], SETS))
 def test_faults_of_sets_are_found(target: Target) -> None:
     """Values 0.1 % off, and gradients 1 % off, in what is made of pairs, at ordinary scales."""
     name = function_of(target)

@@ -1,5 +1,6 @@
 """The time limit on every test (conftest.py), on tests made for it."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,8 @@ def pytest_on(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
     shutil.copy(ROOT / "conftest.py", folder)
     (folder / "test_it.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--time-limit", "1", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}  # what conftest.py imports
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=folder, env=environment)
 
 
 def test_a_test_that_hangs_ends_with_its_stack(tmp_path: Path) -> None:

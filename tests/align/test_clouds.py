@@ -95,6 +95,7 @@ def test_values_of_roma(d: int, weighted: bool, dtype: torch.dtype) -> None:
             torch.testing.assert_close(got, want.to(dtype), rtol=limit, atol=limit)
 
 
+@pytest.mark.covering(1)
 @each
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 def test_two_derivatives(weighted: bool, name: str, function: Call) -> None:
@@ -111,6 +112,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.covering(1)
 @each
 @pytest.mark.parametrize("x", SHAPES.values(), ids=SHAPES)
 def test_two_derivatives_at_ties_and_planes(x: Tensor, name: str, function: Call) -> None:
@@ -177,6 +179,7 @@ def by_mpmath(x: Tensor, y: Tensor, w: Tensor, scaled: bool) -> list[Tensor]:
     return [found[0], found[1], found[2].squeeze(-1)]
 
 
+@pytest.mark.covering(2)
 @each
 @pytest.mark.parametrize("mirrored", [False, True], ids=["", "mirrored"])
 @pytest.mark.parametrize(

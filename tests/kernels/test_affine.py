@@ -19,6 +19,7 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
+    each_speed,
     features,
     in_interpreter,
     launches,
@@ -121,14 +122,18 @@ def test_operators() -> None:
 # The kernels
 
 
+@each_speed
 @starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
+def test_in_the_interpreter(marked: str) -> None:
+    run_in_interpreter(__file__, marked)
 
 
+@pytest.mark.covering(1)
 @compiles
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
-@pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (64, torch.float32)])
+@pytest.mark.parametrize(
+    ("d", "dtype"), [(16, torch.bfloat16), *(pytest.param(d, torch.float32, marks=pytest.mark.slow) for d in (3, 64))]
+)
 def test_compiles_for_a_gpu(d: int, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     i = inputs((16, 2 * d, 8, 8), d, LAYOUTS["channels last"] if last else LAYOUTS["contiguous"])
     i |= {name: i[name].to(dtype) for name in ("x", "g")}
@@ -144,6 +149,7 @@ def test_compiles_for_a_gpu(d: int, dtype: torch.dtype, last: bool, monkeypatch:
             assert compile_for_hopper(*launch).metadata.shared <= SHARED_MEMORY
 
 
+@pytest.mark.slow
 @compiles
 def test_compiles_for_one_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     i = inputs((1, 1, 1, 1), 1)
@@ -161,6 +167,7 @@ def test_compiles_the_largest_tile(call: str, monkeypatch: pytest.MonkeyPatch) -
         assert compile_for_hopper(*launch).metadata.shared <= SHARED_MEMORY
 
 
+@pytest.mark.covering(1)
 @in_interpreter
 @pytest.mark.parametrize("call", ["transform", "transform_sums", "combine"])
 @each_case

@@ -25,6 +25,7 @@ def solve(M: Tensor) -> tuple[Tensor, Tensor, int]:
     return w, V, int(counter)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 8, 13, 16])
 def test_families(n: int, dtype: torch.dtype) -> None:
@@ -35,7 +36,11 @@ def test_families(n: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "dtype"), [(33, torch.float32), (33, torch.float64), pytest.param(64, torch.float32, marks=pytest.mark.slow)]
+    ("n", "dtype"),
+    [
+        (33, torch.float32),
+        *(pytest.param(*given, marks=pytest.mark.slow) for given in ((33, torch.float64), (64, torch.float32))),
+    ],
 )
 def test_a_matrix_of_several_warps(n: int, dtype: torch.dtype) -> None:
     names, M = families(n, dtype, ["plain"])
@@ -137,16 +142,17 @@ def test_layouts(size: int, batch: int) -> None:
 DIVISIONS = sorted({found for table in (jacobi._FEW, jacobi._MANY) for rows in table.values() for _, found in rows})
 
 
+@pytest.mark.covering(1)
+@pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
 @pytest.mark.parametrize("n", [12, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 21))])
 @pytest.mark.parametrize("division", DIVISIONS, ids=lambda found: f"{found.PLAYER}x{found.LANES}")
-def test_every_division(division: jacobi.Division, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_division(division: jacobi.Division, n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each that some n takes, here for one n: with and without idle threads, of one warp and of several."""
     monkeypatch.setattr(jacobi, "division", lambda *_: division)
     jacobi._kernel.cache_clear()
-    for dtype in REALS:
-        names, M = families(n, dtype, ["plain"])
-        w, V, _ = solve(M)
-        assert faults(names, M, w, V) == []
+    names, M = families(n, dtype, ["plain"])
+    w, V, _ = solve(M)
+    assert faults(names, M, w, V) == []
 
 
 def test_many_matrices_are_divided_otherwise() -> None:
@@ -164,6 +170,7 @@ def moved(M: Tensor, by: float, seed: int = 5) -> Tensor:
     return L @ (torch.eye(M.shape[-1], dtype=M.dtype) + (E + E.mT) / 2) @ L.mT
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
 @pytest.mark.parametrize("n", [1, 3, 8, 16, 33])
 def test_a_starting_basis_saves_sweeps_and_changes_nothing_else(n: int, dtype: torch.dtype) -> None:
@@ -212,10 +219,11 @@ def test_a_bad_starting_basis_is_not_used(start: str) -> None:
         assert torch.equal(x, y)
 
 
-def test_a_basis_handed_on_a_thousand_times_stays_orthonormal() -> None:
+@pytest.mark.parametrize("times", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_a_basis_handed_on_many_times_stays_orthonormal(times: int) -> None:
     """Each step rounds; the step of Newton-Schulz takes it back."""
     counter, start, M = torch.zeros((), dtype=torch.int64), None, cases.random_covariance(4)
-    for seed in range(1000):
+    for seed in range(times):
         step = moved(M, 1e-2, seed).float()
         w, start = jacobi.eigh(step, counter, start)
     assert start is not None

@@ -23,6 +23,7 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
+    each_speed,
     features,
     in_interpreter,
     launches,
@@ -129,14 +130,18 @@ def test_which_gpu_takes_which_group(
 # The kernel
 
 
+@each_speed
 @starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
+def test_in_the_interpreter(marked: str) -> None:
+    run_in_interpreter(__file__, marked)
 
 
+@pytest.mark.covering(1)
 @compiles
 @pytest.mark.parametrize("last", [False, True], ids=["contiguous", "channels last"])
-@pytest.mark.parametrize(("d", "dtype"), [(3, torch.float32), (16, torch.bfloat16), (128, torch.float32)])
+@pytest.mark.parametrize(
+    ("d", "dtype"), [(16, torch.bfloat16), *(pytest.param(d, torch.float32, marks=pytest.mark.slow) for d in (3, 128))]
+)
 def test_compiles_for_a_gpu(d: int, dtype: torch.dtype, last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's compiler is stricter than its interpreter."""
     x = torch.empty(16, 2 * d, 8, 8, dtype=dtype)

@@ -65,6 +65,7 @@ def assert_svd_pi(rule: sg.PowerIteration, w: Tensor, V: Tensor, kept: Tensor, d
     assert close(found, expected, ROUNDING[dtype] * rule.steps)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("deflation", DEFLATIONS)
 @pytest.mark.parametrize("spectrum", SPECTRA)
 def test_svd_pi_at_every_spectrum(spectrum: str, deflation: Any) -> None:
@@ -72,6 +73,7 @@ def test_svd_pi_at_every_spectrum(spectrum: str, deflation: Any) -> None:
     assert_svd_pi(sg.PowerIteration(9, deflation=deflation), w, cases.rotation(6, 2), torch.ones(2, 6, dtype=torch.bool))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ROUNDING, ids=cases.ident)
 @pytest.mark.parametrize("deflation", DEFLATIONS)
 @pytest.mark.parametrize("n", SIZES)
@@ -186,6 +188,7 @@ def assert_pi(H: Tensor, steps: int, dtype: torch.dtype = torch.float64, toleran
     return found
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ROUNDING, ids=cases.ident)
 @pytest.mark.parametrize("n", SIZES)
 def test_pi_of_every_size(n: int, dtype: torch.dtype) -> None:

@@ -122,6 +122,7 @@ def test_public_functions_go_through_the_kernels(name: str, monkeypatch: pytest.
         torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("size", [1e-42, 1e-38, 1e-30, 1e-10, 1e10, 1e30, 1e38])
 @pytest.mark.parametrize("scalar", [Sqrt(), InverseSqrt(), Log(), Power(alpha=0.3), Power(alpha=-1.7)], ids=ident)
 def test_derivative_at_any_scale(scalar: Scalar, size: float) -> None:

@@ -27,6 +27,7 @@ def solve(A: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
     return *svd.svd(A, counter), int(counter)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
 @pytest.mark.parametrize(("m", "n"), [*SMALL, *DIRECT, *BY_TRIANGLE])
 def test_families(m: int, n: int, dtype: torch.dtype) -> None:
@@ -180,6 +181,7 @@ def test_a_wide_matrix_is_its_transpose(m: int, n: int) -> None:
 # Q R
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
 @pytest.mark.parametrize(("m", "n"), [(5, 5), (40, 7), (64, 33), (300, 3), (700, 6)])
 def test_qr(m: int, n: int, dtype: torch.dtype) -> None:

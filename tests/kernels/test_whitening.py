@@ -19,6 +19,7 @@ from support.triton_kernels import (
     SHARED_MEMORY,
     compile_for_hopper,
     compiles,
+    each_speed,
     in_interpreter,
     launches,
     run_in_interpreter,
@@ -33,9 +34,10 @@ def test_step_is_for_float32_on_a_gpu() -> None:
     assert not whitening.runs_on(torch.ones(4, 6, 2, 2, dtype=torch.float64), 3)
 
 
+@each_speed
 @starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
+def test_in_the_interpreter(marked: str) -> None:
+    run_in_interpreter(__file__, marked)
 
 
 @pytest.fixture
@@ -63,6 +65,7 @@ def steps(layer: torch.nn.Module, x: Tensor, count: int = 2) -> dict[str, Tensor
     return found | {name: buffer.double() for name, buffer in layer.named_buffers()}
 
 
+@pytest.mark.covering(1)
 @in_interpreter
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("name", SHAPES)
@@ -237,7 +240,7 @@ def test_interpreted_second_derivative() -> None:
 
 
 @compiles
-@pytest.mark.parametrize("d", [3, 16, 64])
+@pytest.mark.parametrize("d", [16, *(pytest.param(d, marks=pytest.mark.slow) for d in (3, 64))])
 def test_compiles_for_a_gpu(d: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton's compiler is stricter than its interpreter."""
     x = torch.empty(16, 2 * d, 8, 8)

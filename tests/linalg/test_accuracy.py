@@ -98,6 +98,7 @@ def allowed(name: str, n: int) -> float:
     return max(1e-10, 10 * n * eps(torch.float64) * float(w.max() / w.min()))
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("scale", [1.0, 2.0**-27, 2.0**27], ids=["1", "1e-8", "1e+8"])
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", SPECTRA + GRADED)
@@ -110,6 +111,7 @@ def test_roots_in_float64(function, name, n, scale):
     assert max(relative_error(g, reference) for g in batch) <= limit
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("scale", [1.0, 2.0**-27, 2.0**27], ids=["1", "1e-8", "1e+8"])
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", SPECTRA)
@@ -132,6 +134,7 @@ def test_other_functions(function, name, n):
         assert relative_error(gradient(LIBRARY[function], M.float(), G), reference) <= 1e-5
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("batch", [1, 16])
 @pytest.mark.parametrize("d", SIZES)
 @pytest.mark.parametrize("function", ROOTS)

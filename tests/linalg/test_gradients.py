@@ -33,6 +33,7 @@ def check(f, *inputs: Tensor) -> None:
     assert gradgradcheck(f, inputs, check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
+@pytest.mark.covering(1)
 @each_matrix
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
 def test_spectral_functions(f, w):
@@ -55,6 +56,7 @@ def test_projector(w, cut, dtype):
     check(lambda M: sg.projector(hermitian(M), gradient=sg.Exact(), **cut), M)
 
 
+@pytest.mark.covering(1)
 @each_dtype
 @pytest.mark.parametrize("rule", [sg.Exact(), sg.Lorentzian(rtol=1e-9)], ids=str)
 def test_eigh(rule, dtype):
@@ -91,7 +93,7 @@ def test_tensors_that_f_closes_over():
     def f(M: Tensor, p: Tensor) -> Tensor:
         return sg.spectral_map(hermitian(M), lambda x: x**p + torch.sin(p * x))
 
-    check(f, with_spectrum(torch.tensor([0.7, 1.1, 2.3], dtype=torch.float64)), p)
+    check(f, with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), p)
     check(f, 2 * torch.eye(2, dtype=torch.float64), p)
 
 

@@ -44,6 +44,7 @@ def test_values(dtype: torch.dtype) -> None:
             )
 
 
+@pytest.mark.covering(2)
 @each_norm
 @pytest.mark.parametrize("s", [[3.0, 2.0, 0.7], [2.0, 2.0, 1.0], [1.0, 1.0, 1.0]], ids=str)
 @pytest.mark.parametrize("shape", slow_but(["square", "tall"], SHAPES))
@@ -116,6 +117,7 @@ def test_logdet_values(dtype: torch.dtype) -> None:
         torch.testing.assert_close(g, torch.linalg.inv(M), rtol=limit, atol=limit)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("floor", [None, 1.5])
 @pytest.mark.parametrize("w", [[0.7, 1.1, 2.3], [2.0, 2.0, 2.0], [1.0, 2.0, 2.0]], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)

@@ -73,6 +73,7 @@ DERIVED: dict[str, Function] = {
 }
 
 
+@pytest.mark.covering(1)
 @every_dtype
 @pytest.mark.parametrize("f", DERIVED.values(), ids=DERIVED)
 def test_derivatives_are_finite_where_eigenvalues_overflow(f: Function, dtype: torch.dtype) -> None:

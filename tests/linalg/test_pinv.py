@@ -32,6 +32,7 @@ def test_values(dtype: torch.dtype) -> None:
     )
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("s", [[3.0, 2.0, 0.7], [2.0, 2.0, 1.0], [1.0, 1.0, 1.0]], ids=str)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
@@ -43,6 +44,7 @@ def test_gradcheck(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -
     assert gradgradcheck(lambda A: (sg.pinv(A) * weight).sum(), A, check_fwd_over_rev=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", [(3, 2, 3), (4, 2, 3), (3, 2, 4), (3, 1, 2)], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_constant_rank(dtype: torch.dtype, shape: tuple[int, int, int]) -> None:
@@ -82,6 +84,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("rtol", [None, 0.0], ids=["default", "0"])
 @pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("scale", [1e-45, 1e-38, 1e-30, 1e-8, 1e8, 1e30, 3e38])

@@ -59,6 +59,7 @@ def test_it_is_the_nearest_orthonormal_matrix() -> None:
         assert torch.linalg.norm(A - other) > nearest
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("solver", SOLVERS, ids=solver_id)
 @pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -68,6 +69,7 @@ def test_gradcheck(dtype: torch.dtype, shape: tuple[int, int], s: list[float], s
     assert gradcheck(lambda A: sg.polar(A, solver=solver), A, check_forward_ad=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("dtype", "solver"),
     [(torch.float64, sg.Auto()), (torch.complex128, sg.Auto()), (torch.float64, sg.NewtonSchulz())],

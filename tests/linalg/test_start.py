@@ -43,6 +43,7 @@ def gradient(f: Callable[[Tensor], Tensor], x: Tensor, seed: int = 5) -> Tensor:
     return torch.autograd.grad(y, x, cases.random(*y.shape, dtype=y.dtype, seed=seed))[0]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("solver", [sg.Auto(), sg.Lapack(), sg.Jacobi(), sg.SVD()], ids=cases.ident)
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_no_guess_changes_accuracy(start: Callable[[Tensor], Tensor], solver: sg.Solver) -> None:

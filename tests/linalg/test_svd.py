@@ -91,6 +91,7 @@ def test_gradient_is_torch_s_where_values_are_separate(dtype: torch.dtype, rule:
         assert cases.relative_error(gradient(A, sg.Taylor(2)), want) > 1e-3  # the control
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_gradcheck(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -102,6 +103,7 @@ def test_gradcheck(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     assert gradcheck(function, A, check_forward_ad=True, check_batched_grad=len(shape) == 2)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
@@ -116,6 +118,7 @@ def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
 TIES = {"above": [2.0, 2.0, 1.0], "below": [2.0, 1.5, 1.0, 1.0], "both": [2.0, 2.0, 1.0, 1.0], "null": [2.0, 2.0, 0.0, 0.0]}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("s", TIES.values(), ids=TIES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_exact_is_exact_at_ties(dtype: torch.dtype, s: list[float]) -> None:
@@ -156,6 +159,7 @@ def test_exact_at_ties_in_closed_form() -> None:
     assert not infinite.isfinite().all()
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
 @pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
 def test_gradient_is_finite(s: list[float], rule: sg.Rule | None) -> None:

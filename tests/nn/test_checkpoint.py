@@ -126,6 +126,7 @@ def test_what_the_layer_does_not_have_is_unexpected() -> None:
 # Exported layers
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_layer
 def test_an_exported_layer_is_saved_and_loaded(make: Make, training: bool) -> None:
@@ -166,7 +167,7 @@ def test_onnx_without_a_decomposition(make: Make, tmp_path: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
-    "name", ["zca", "rank", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pca", "newton"))]
+    "name", ["zca", *(pytest.param(name, marks=pytest.mark.slow) for name in ("pca", "rank", "newton"))]
 )
 def test_onnx_of_a_decomposition_names_fuse(name: str, tmp_path: Any) -> None:
     runtime = pytest.importorskip("onnxruntime")

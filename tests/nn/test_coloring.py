@@ -155,6 +155,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("name", SINGULAR)
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(ident, choice.values())))
 @pytest.mark.parametrize("per", ["sample", "batch"])
@@ -355,7 +356,7 @@ def test_compiles_with_inductor(name):
     assert x.grad.isfinite().all()
 
 
-@each_layer
+@pytest.mark.parametrize("name", slow_but(["groups", "batch"], LAYERS.keys()))
 def test_exports_with_any_batch_size(name):
     layer = WhitenColor2d(**LAYERS[name]).eval()
     batch = torch.export.Dim("batch")

@@ -385,7 +385,7 @@ def lose_a_rank(rank: int, folder: str, how: str, when: str, timeout: float) -> 
 @pytest.mark.parametrize(
     ("how", "when", "timeout"),
     [
-        ("dies", "forward", TIMEOUT),
+        pytest.param("dies", "forward", TIMEOUT, marks=pytest.mark.slow),
         ("dies", "backward", TIMEOUT),
         pytest.param("stalls", "forward", 3, marks=pytest.mark.slow),
     ],

@@ -263,6 +263,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("name", DEGENERATE)
 @pytest.mark.parametrize("normalize", [None, "frobenius"])
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: " ".join(map(ident, choice.values())))
@@ -288,6 +289,7 @@ def test_degenerate_gradients_are_exact(name, solver):
 # Gradients in general.
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("shape", [(2, 4, 1, 3), (2, 3, 2, 3)], ids=["n<C", "n>C"])
 @pytest.mark.parametrize(
     "options",
@@ -520,7 +522,7 @@ def test_repr_tells_every_option():
 
 
 @pytest.mark.parametrize("train", slow_but(["train"], {"train": True, "eval": False}))
-@pytest.mark.parametrize("name", slow_but(["plain", "features"], layers().keys()))
+@pytest.mark.parametrize("name", slow_but(["features"], layers().keys()))
 def test_compiles_in_one_graph(name, train):
     layer = layers()[name].train(train)
     x, z = INPUT.clone().requires_grad_(), INPUT.clone().requires_grad_()
@@ -542,7 +544,7 @@ def test_compiles_with_inductor(name):
     torch.testing.assert_close(x.grad, z.grad, rtol=1e-4, atol=1e-5)
 
 
-@each_layer
+@pytest.mark.parametrize("name", slow_but(["plain", "features"], layers().keys()))
 def test_exports_with_any_batch_size(name):
     layer = layers()[name].eval()
     program = torch.export.export(layer, (INPUT,), dynamic_shapes=({0: torch.export.Dim("batch")},))

@@ -156,6 +156,7 @@ def test_far_mean(mean: float, forced: None) -> None:
 # Gradients
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_layer
 def test_gradcheck(make: Make, training: bool, forced: None) -> None:

@@ -308,7 +308,7 @@ def trained(seeds: list[int], steps: int) -> dict[str, list[dict[str, float]]]:
     return found
 
 
-@pytest.mark.parametrize("seeds", [[0, 1], pytest.param(list(range(20)), marks=pytest.mark.slow)], ids=["two", "twenty"])
+@pytest.mark.parametrize("seeds", [[0], pytest.param(list(range(20)), marks=pytest.mark.slow)], ids=["one", "twenty"])
 def test_the_network_of_the_example_trains(seeds: list[int]) -> None:
     """And the same on torch.linalg.eigh does not: sensors that are off tie exactly."""
     found = trained(seeds, 40)

@@ -53,6 +53,7 @@ def test_dimensions(make: Make, shape: tuple[int, ...]) -> None:
 # Gradients and dtypes
 
 
+@pytest.mark.covering(2)
 @each_mode
 @pytest.mark.parametrize("affine", [True, False], ids=["affine", "plain"])
 @each_layer
@@ -396,6 +397,7 @@ each_compiled = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.covering(1)
 @each_mode
 @each_compiled
 def test_compile(make: Make, training: bool) -> None:

@@ -84,7 +84,7 @@ def test_batches_do_not_touch_each_other() -> None:
 
 
 @pytest.mark.parametrize("scale", slow_but(["1"], {"1e-8": 1e-8, "1": 1.0, "1e8": 1e8}))
-@pytest.mark.parametrize("name", ["default", "groups", "pca"])
+@pytest.mark.parametrize("name", slow_but(["default", "pca"], ["default", "groups", "pca"]))
 def test_derivatives(name: str, scale: float) -> None:
     options = {"eps": 1e-4 * scale**2, **OPTIONS[name]}
     if name == "pca":
@@ -143,7 +143,7 @@ def test_transforms() -> None:
     torch.testing.assert_close((forward * direction).sum(), (backward * direction).sum())
 
 
-@pytest.mark.parametrize("name", ["groups", "pca"])
+@pytest.mark.parametrize("name", slow_but(["groups"], ["groups", "pca"]))
 def test_compile(name: str) -> None:
     torch.compiler.reset()
     f = lambda x: whiten(x, WEIGHT, BIAS, **OPTIONS[name])  # noqa: E731

@@ -199,6 +199,7 @@ def test_kept_weight_turns_by_the_same_exponential(kind: str) -> None:
     torch.testing.assert_close(Q.mT @ W, D[:, None] * E[: len(D)] * D, rtol=0, atol=1e-13)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("size", [0.0, 0.5])
 @pytest.mark.parametrize("keep", [True, False])

@@ -27,6 +27,7 @@ def prepared(measure: str, metric: str, n: int = 3, dtype: torch.dtype = torch.f
     return function(measure, metric), tuple(x.requires_grad_() for x in arguments(measure, n, dtype))
 
 
+@pytest.mark.covering(1)
 @each_function
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 def test_first_derivatives(measure: str, metric: str, dtype: torch.dtype) -> None:

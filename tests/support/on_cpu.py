@@ -21,6 +21,16 @@ HERE = Path(__file__).parent
 SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
 
 
+def compiled(file: Path, *arguments: str) -> Path:
+    """The file that g++ makes of these arguments, unless it is there. Workers share its folder: it is whole or not there."""
+    if not file.exists():
+        own = file.with_suffix(f".{os.getpid()}")
+        command = ["g++", "-O1", "-w", "-std=c++17", "-fPIC", *arguments, "-o", str(own)]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        own.replace(file)
+    return file
+
+
 class Kernel:
     """What stands in for `nvrtc.Kernel`."""
 
@@ -30,17 +40,9 @@ class Kernel:
         source = Path(spectralgrad.kernels.__file__).parent / file
         name_of_all = hashlib.sha256(repr((file, sorted(defines.items()))).encode()).hexdigest()
         library = self.folder / f"{name_of_all}.so"
-        if not library.exists():
-            options = [
-                f'-DKERNEL="{source}"',
-                f"-DOF_{source.stem}",
-                *(f"-D{name}={value}" for name, value in defines.items()),
-            ]
-            flags = ["-O1", "-w", "-std=c++17", "-shared", "-fPIC"]
-            own = library.with_suffix(f".{os.getpid()}")  # workers share the folder, and a file is whole or not there
-            command = ["g++", *flags, *options, str(HERE / "on_cpu.cpp"), "-o", str(own)]
-            subprocess.run(command, check=True, capture_output=True, text=True)
-            own.replace(library)
+        options = [f'-DKERNEL="{source}"', f"-DOF_{source.stem}", *(f"-D{key}={value}" for key, value in defines.items())]
+        emulator = compiled(self.folder / "emulator.o", "-c", str(HERE / "emulator.cpp"))  # once for all kernels
+        compiled(library, "-shared", "-Wl,-Bsymbolic", *options, str(HERE / "on_cpu.cpp"), str(emulator))
         self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
         self.shared = shared
 

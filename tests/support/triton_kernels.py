@@ -43,9 +43,15 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
 
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
 each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
-each_case = pytest.mark.parametrize(  # fewer of them: the interpreter is slow
+OTHERS = {"d=2": "strided", "d=3": "contiguous", "d=4": "expanded"}  # quick: these shapes so, the others channels last
+SLOW = ("d=1", "d=16")
+each_case = pytest.mark.parametrize(  # few of them: the interpreter is slow
     ("name", "layout"),
-    [*((name, "channels last") for name in SHAPES), ("d=3", "contiguous"), ("d=3", "strided"), ("d=3", "expanded")],
+    [
+        *((name, OTHERS.get(name, "channels last")) for name in SHAPES if name not in SLOW),
+        *(pytest.param(name, "channels last", marks=pytest.mark.slow) for name in (*OTHERS, *SLOW)),
+        *(pytest.param("d=3", layout, marks=pytest.mark.slow) for layout in ("strided", "expanded")),
+    ],
 )
 
 
@@ -57,9 +63,13 @@ def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
     return (mixed + centre).float()
 
 
-def run_in_interpreter(file: str) -> None:
-    """The tests of ``file`` with "interpreted" in their names, in a process of their own: Triton decides at import."""
-    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-p", "no:cacheprovider", "-rs"]
+each_speed = pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
+
+
+def run_in_interpreter(file: str, marked: str = "") -> None:
+    """The tests of ``file`` with "interpreted" in their names, all or those so ``marked``, in a process of their own: Triton
+    decides at import."""
+    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-m", marked, "-p", "no:cacheprovider", "-rs"]
     done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout
     assert "[100%]" in done.stdout

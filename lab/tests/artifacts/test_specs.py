@@ -18,10 +18,12 @@ from spectralgrad_lab.artifacts.protocols.protocol import SHORT, TAYLOR
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
 from spectralgrad_lab.models.build import build
+from spectralgrad_lab.models.layers import LayerOptions
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training.treatments import treat_weight
+from support.marks import slow_but
 
 IDS = [
     *("nips19-table1", "nips19-fig1", "nips19-table2", "nips19-fig2", "nips19-table3"),
@@ -137,12 +139,16 @@ def test_trials_survive_their_record_and_have_keys_of_their_own() -> None:
     assert all(Trial.from_json(trial.as_json()) == trial for trial in trials)
 
 
-def test_every_network_can_be_built() -> None:
+@pytest.mark.parametrize("scale", slow_but(["paper"], SCALES))
+def test_every_network_can_be_built(scale: Scale) -> None:
     """All layers, methods and options that the specs ask for exist. On the meta device nothing is computed."""
     shapes = {"digits": (10, 1, 8), "cifar10": (10, 3, 32), "cifar100": (100, 3, 32), "tinyimagenet": (200, 3, 64)}
-    trials = {replace(trial, seed=0) for id in TRAINED for scale in SCALES for trial in trials_of(SPECS[id], scale)}
+    read = [name for name, value in vars(LayerOptions).items() if isinstance(value, property)]
+    assert {"model", "layer", "method", "d"} <= set(read)
+    trials = {trial for id in TRAINED for trial in trials_of(SPECS[id], scale)}
+    networks = {(trial.data, *(getattr(trial, name) for name in read)): trial for trial in trials}  # each once
     with torch.device("meta"):
-        for trial in trials:
+        for trial in networks.values():
             build(trial, *shapes.get(trial.data, (1000, 3, 224)))
 
 

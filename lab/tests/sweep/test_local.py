@@ -43,7 +43,7 @@ def status(store: Store, trial: Trial) -> str:
     return outcome.status if outcome else "none"
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_every_trial_runs_once_however_often_it_is_listed(jobs: int, store: Store) -> None:
     trials = [fast(seed) for seed in range(4)]
     heard: list[Event] = []
@@ -132,7 +132,7 @@ def test_when_time_is_up_the_epoch_ends_and_the_same_sweep_goes_on(store: Store)
     run_trials(trials, store, train=train, deadline=Deadline.after(0))  # nothing is left to do: no matter what the time is
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_when_time_is_up_no_other_trial_is_begun(jobs: int, store: Store) -> None:
     """Trials of one epoch end with it, whatever the time is; the one after them is left for the next sweep."""
     trials = [Trial(seed=seed, epochs=1, lr=30.0) for seed in range(jobs + 1)]

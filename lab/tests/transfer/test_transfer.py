@@ -263,6 +263,7 @@ ODD = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("level", ["deep", "pixels"])
 @pytest.mark.parametrize("name", ODD)
 def test_odd_pictures_give_a_picture(name: str, level: str) -> None:

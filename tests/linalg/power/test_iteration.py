@@ -114,6 +114,7 @@ def test_printed_deflation_loses_a_degree(degree: int, n: int) -> None:
 # Bounded and finite.
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", REAL, ids=cases.ident)
 @pytest.mark.parametrize("steps", [1, 9, 19])
 @pytest.mark.parametrize("rule", ["breaks on", "breaks off"])
@@ -140,6 +141,7 @@ def test_bound_of_nips19(rule: str, steps: int, dtype: torch.dtype) -> None:
     assert ratio(sg.Analytic()) > 100 * n  # negative control
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("deflation", DEFLATIONS)
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 @pytest.mark.parametrize("scale", cases.SCALES)

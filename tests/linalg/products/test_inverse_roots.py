@@ -77,6 +77,7 @@ def errors_of(M: Tensor, p: int, solver: Any) -> list[float]:
     return [cases.relative_error(x, y) for x, y in zip(found(M, weight, p, solver), want, strict=True)]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("spectrum", SPECTRA, ids=lambda f: f.__name__)
 @pytest.mark.parametrize(("dtype", "condition", "value", "gradient"), BY_PRODUCTS, ids=lambda x: cases.ident(x)[:8])
 @pytest.mark.parametrize("p", [2, 4])
@@ -133,6 +134,7 @@ def test_scale_does_not_matter(solver: Any, scale: float) -> None:
 DERIVATIVES = {"p = 2": (2, sg.Auto()), "p = 3": (3, sg.Auto()), "p = 4": (4, sg.Auto()), "products": (4, NEWTON)}
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 @pytest.mark.parametrize("s", [[1.0, 2.0, 3.0], [1.0, 2.0, 2.0], [2.0, 2.0, 2.0], [1.0, 1.0 + 1e-9, 50.0]])
 @pytest.mark.parametrize(("p", "solver"), DERIVATIVES.values(), ids=DERIVATIVES)

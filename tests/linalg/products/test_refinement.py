@@ -30,6 +30,7 @@ def without(A: Tensor, Y: Tensor, Z: Tensor, lower: float) -> Tensor:
     return Y
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 @pytest.mark.parametrize("n", [3, 8, 64])
 @each_condition

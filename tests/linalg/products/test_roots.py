@@ -63,6 +63,7 @@ def test_a_mixed_batch_is_as_good_as_its_parts(root: Root) -> None:
         assert cases.relative_error(together[1][i], expected[1][i]) <= LIMIT[torch.float64]
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("s", "dtype"),
     [
@@ -162,6 +163,7 @@ def test_transforms(root: Root) -> None:
     torch.testing.assert_close(pushed, want)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.filterwarnings("ignore:.*_prims_common.check:FutureWarning")  # inductor's own, when it lowers a diagonal
 @each_root
 @pytest.mark.parametrize("solver", [sg.NewtonSchulz(), sg.NewtonSchulz(steps=5)], ids=["tol", "steps"])

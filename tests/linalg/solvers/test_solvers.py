@@ -20,6 +20,7 @@ from support.families import SCALES, assert_solves, disagreements, families, fau
 MATRIX_SOLVERS = [sg.Lapack(), sg.Jacobi(), sg.SVD()]
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 33])
 @pytest.mark.parametrize("solver", [sg.Lapack(), sg.Jacobi()], ids=cases.ident)
@@ -48,6 +49,7 @@ def test_families_of_large_matrices_by_jacobi(n: int, dtype: torch.dtype) -> Non
     assert_solves(sg.Jacobi(), *families(n, dtype, SCALES))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 8, 16, 33, 64, 130])
 def test_semidefinite_families_by_svd(n: int, dtype: torch.dtype) -> None:
