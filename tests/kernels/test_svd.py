@@ -134,6 +134,7 @@ def test_small_singular_values_against_fifty_digits(m: int, n: int) -> None:
         assert worst < 30 * cases.eps(dtype)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(("m", "n"), [(3, 3), (4, 2), (6, 6), (40, 6)])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 def test_a_broken_matrix_spoils_no_other(m: int, n: int, value: float) -> None:

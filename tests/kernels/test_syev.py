@@ -107,6 +107,7 @@ def test_an_error_of_the_library_is_told(library: Library, monkeypatch: pytest.M
         syev.solve(hermitian(3, 2, torch.float32))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e30])
 def test_any_scale_and_layout(scale: float, dtype: torch.dtype, library: Library) -> None:

@@ -112,6 +112,7 @@ SPECTRA = {
 }
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("w", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_derivatives(dtype: torch.dtype, w: list[float]) -> None:
@@ -264,6 +265,7 @@ def test_projects_on_the_last_vectors(solver: sg.Solver, dtype: torch.dtype) -> 
         assert not torch.allclose(P, sg.projector(M, rank=rank), atol=1e-3) or rank == 5  # the option changes the result
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("w", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_derivatives_of_the_smallest(dtype: torch.dtype, w: list[float]) -> None:

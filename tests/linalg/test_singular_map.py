@@ -58,6 +58,7 @@ def two_gradients(function: Callable[[Tensor], Tensor], A: Tensor) -> tuple[Tens
     return Y.detach(), first.detach(), second
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS)
 @pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -69,6 +70,7 @@ def test_as_the_dilation(dtype: torch.dtype, shape: tuple[int, int], s: list[flo
         assert float((x - y).abs().max()) <= limit * (1 + float(y.abs().max()))
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("s", SPECTRA.values(), ids=SPECTRA)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
@@ -77,6 +79,7 @@ def test_gradcheck(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -
     assert gradcheck(lambda A: sg.singular_map(A, torch.tanh), A, check_forward_ad=True, check_batched_grad=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("s", [[2.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 3)], ids=SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
@@ -85,6 +88,7 @@ def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, int], s: list[
     assert gradgradcheck(lambda A: sg.singular_map(A, torch.tanh), A, check_fwd_over_rev=True)
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("s", [[2.0, 1.0], [1.0, 1.0], [1.0, 0.0]], ids=str)
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2)], ids=["square", "tall"])
 def test_tensors_that_f_closes_over(shape: tuple[int, int], s: list[float]) -> None:

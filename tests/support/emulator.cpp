@@ -2,6 +2,7 @@
 #include "emulator.h"
 
 #include <algorithm>
+#include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
 #include <ucontext.h>
@@ -11,40 +12,63 @@ Index threadIdx, blockIdx;
 unsigned char* shared_memory;
 double* slots;
 
-struct Arrivals { std::vector<int> times, line; };  // how many barriers each thread has come to, and where the last one was
-static Arrivals in_block, in_warp;
-static std::vector<ucontext_t> fibers;
+struct Group {  // threads that wait for each other: a block, or a warp
+    unsigned size = 0, arrived = 0, ended = 0;
+    unsigned long meetings = 0;
+    int line = 0;  // of the barrier that the arrived ones wait at
+};
+static Group block;
+static std::vector<Group> warps;
+struct Fiber { ucontext_t start; jmp_buf place; bool started, done; };
+static std::vector<Fiber> fibers;
 static std::vector<std::vector<char>> stacks;
-static std::vector<bool> done;
-static ucontext_t scheduler;
+static jmp_buf scheduler;
 static void (*body)(void*);
 static void* kernel;
 
-static void fiber() { const unsigned self = threadIdx.x; body(kernel); done[self] = true; }
+static unsigned warp() { return threadIdx.x / 32 * 32; }
+static void fiber() {
+    body(kernel);
+    fibers[threadIdx.x].done = true;
+    ++block.ended;
+    ++warps[threadIdx.x / 32].ended;
+    _longjmp(scheduler, 1);
+}
 
-// Wait until threads first..last have come here too. Whoever is one barrier ahead has met the others here before.
-static void barrier(Arrivals& arrivals, unsigned first, unsigned last, int line) {
+// A context begins a fiber; from then on jumps, which ask nothing of the system, lead out of it and back.
+static void leave(unsigned self) {
+    if (_setjmp(fibers[self].place) == 0) _longjmp(scheduler, 1);
+}
+static void resume(unsigned i) {
+    threadIdx.x = i;
+    if (_setjmp(scheduler) != 0) return;
+    if (fibers[i].started) _longjmp(fibers[i].place, 1);
+    fibers[i].started = true;
+    setcontext(&fibers[i].start);
+}
+
+static void apart(int line, int other) {
+    std::fprintf(stderr, "threads of a group meet at different barriers, lines %d and %d (0: the end)\n", line, other);
+    std::abort();
+}
+
+// Wait until all threads of the group have come here.
+static void barrier(Group& group, int line) {
     const unsigned self = threadIdx.x;
-    const int mine = ++arrivals.times[self];
-    arrivals.line[self] = line;
-    for (;;) {
-        bool all = true;
-        for (unsigned i = first; i < last; ++i) {
-            const bool elsewhere = arrivals.times[i] == mine && arrivals.line[i] != line;
-            if (elsewhere || (done[i] && arrivals.times[i] < mine)) {
-                std::fprintf(stderr, "threads %u and %u meet at different barriers, line %d\n", self, i, line);
-                std::abort();
-            }
-            all = all && arrivals.times[i] >= mine;
-        }
-        if (all) return;
-        swapcontext(&fibers[self], &scheduler);
-        threadIdx.x = self;
+    const unsigned long meeting = group.meetings;
+    if (group.arrived++ == 0) group.line = line;
+    if (group.line != line) apart(line, group.line);
+    if (group.arrived == group.size) {
+        group.arrived = 0;
+        ++group.meetings;
+    }
+    while (group.meetings == meeting) {
+        if (group.ended > 0) apart(line, 0);
+        leave(self);
     }
 }
-void sync_block(int line) { barrier(in_block, 0, fibers.size(), line); }
-static unsigned warp() { return threadIdx.x / 32 * 32; }
-void sync_warp(int line) { barrier(in_warp, warp(), std::min<unsigned>(warp() + 32, fibers.size()), line); }
+void sync_block(int line) { barrier(block, line); }
+void sync_warp(int line) { barrier(warps[threadIdx.x / 32], line); }
 unsigned ballot(bool x, int line) {
     slots[threadIdx.x] = x;
     sync_warp(line);
@@ -72,23 +96,21 @@ void run(unsigned blocks, unsigned threads, std::size_t bytes, void (*given)(voi
         slot_of_thread.assign(threads, 0);
         shared_memory = bytes_of_block.data();
         slots = slot_of_thread.data();
-        fibers.assign(threads, ucontext_t());
-        done.assign(threads, false);
-        for (Arrivals* arrivals : {&in_block, &in_warp}) {
-            arrivals->times.assign(threads, 0);
-            arrivals->line.assign(threads, 0);
-        }
+        fibers.assign(threads, Fiber{});
+        block = Group{threads};
+        warps.clear();
+        for (unsigned first = 0; first < threads; first += 32) warps.push_back(Group{std::min(32u, threads - first)});
         for (unsigned i = 0; i < threads; ++i) {
-            getcontext(&fibers[i]);
-            fibers[i].uc_stack.ss_sp = stacks[i].data();
-            fibers[i].uc_stack.ss_size = stacks[i].size();
-            fibers[i].uc_link = &scheduler;
-            makecontext(&fibers[i], fiber, 0);
+            ucontext_t& start = fibers[i].start;
+            getcontext(&start);
+            start.uc_stack.ss_sp = stacks[i].data();
+            start.uc_stack.ss_size = stacks[i].size();
+            makecontext(&start, fiber, 0);
         }
         for (bool running = true; running;) {
             running = false;
             for (unsigned i = 0; i < threads; ++i)
-                if (!done[i]) { running = true; threadIdx.x = i; swapcontext(&scheduler, &fibers[i]); }
+                if (!fibers[i].done) { running = true; resume(i); }
         }
     }
 }
