@@ -18,7 +18,7 @@ from .damage import damaged_text
 DRAWN = 400  # records between two pages that are drawn in full: figures take a second
 
 
-def records(count: int, draw: Random) -> Iterator[str]:
+def records(count: int, draw: Random) -> Iterator[str | None]:
     """Damage ``count`` records, one at a time, and read them as report and run do; yields what went wrong."""
     with TemporaryDirectory() as folder:
         store, owners = Store(Path(folder, "records")), []
@@ -50,3 +50,4 @@ def records(count: int, draw: Random) -> Iterator[str]:
             except Exception as error:
                 yield f"{spec.id} {path.name}: {type(error).__name__}: {str(error)[:200]} of {hurt[:300]!r}"
             path.write_bytes(whole)
+            yield None
