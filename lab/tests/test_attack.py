@@ -2,14 +2,25 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
 
-from attack import damage, files, ranks, records, threads
+from attack import damage, files, kills, ranks, records, stores, threads
 from attack.__main__ import CAMPAIGNS
 
-SHARES = {"records": 40, "pickles": 500, "pictures": 150, "weights": 60, "interrupts": 15, "batches": 40, "ranks": 1}
+SHARES = {
+    "records": 40,
+    "pickles": 500,
+    "pictures": 150,
+    "weights": 60,
+    "interrupts": 15,
+    "batches": 40,
+    "ranks": 1,
+    "stores": 5,
+}  # of the kills: training/test_train.py
 
 
 def faults(steps: Iterator[str | None]) -> list[str]:
@@ -64,6 +75,12 @@ def test_a_rank_that_hangs_or_is_told_something_else_is_noticed(monkeypatch: pyt
     assert any("it hung, or died" in fault for fault in ranks.fault("comes late", 2))
     monkeypatch.setitem(ranks.FAULTS, "NaN", (ranks.FAULTS["NaN"][0], "other words"))
     assert [fault for fault in ranks.fault("NaN", 2) if "must be finite on every rank" in fault]
+
+
+def test_a_record_that_ends_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = replace(stores.TRIAL, lr=0.2)
+    monkeypatch.setattr(stores, "SUBJECT", kills.Subject(partial(kills.classifier, other), (other,)))
+    assert any("the record differs" in fault for fault in faults(stores.stores(1, Random(0))))
 
 
 def test_there_are_twenty_faults_of_ranks() -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from random import Random
 
-from . import files, ranks, records, threads
+from . import files, kills, ranks, records, stores, threads
 
 SHOWN = 5  # faults of a campaign
 NEWS = 10.0  # seconds between two lines of progress
@@ -21,6 +21,8 @@ CAMPAIGNS: dict[str, tuple[Campaign, int]] = {  # name -> campaign, how many by 
     "batches": (threads.batches, 100_000),
     "starts": (threads.starts, 3),
     "ranks": (ranks.ranks, len(ranks.FAULTS)),
+    "kills": (kills.kills, 200),
+    "stores": (stores.stores, 100),
 }
 
 

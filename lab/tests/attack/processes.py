@@ -1,7 +1,8 @@
-"""New processes in a tenth of a second: forked from a server that has imported torch and the laboratory, and computed nothing."""
+"""New processes, forked from a server that has imported torch and the laboratory and has computed nothing."""
 
 import faulthandler
 import multiprocessing
+import os
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -10,6 +11,7 @@ import torch
 
 from spectralgrad.linalg.solvers import team
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # theirs: on a busy machine threads that spin take ten times as long
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(
     [
