@@ -28,7 +28,8 @@ from spectralgrad_lab.training import train as trainer
 from .processes import start
 
 Moment = float | str  # seconds after the start of the process, or one of those below
-WORST = ("line", "between", "write")  # within a line; after it; when a checkpoint is written and not in its place
+# Within a line; after it; when a checkpoint is written and not in its place; before the last line; right after it.
+WORST = ("line", "between", "write", "end", "ended")
 AT_LEAST = 0.75  # of the kills must fall into a training
 LEFT = ("*.part", "*.ckpt", "*.lock", "lock")  # what a training that has ended leaves nowhere
 
@@ -54,17 +55,21 @@ def _attempt(work: Callable[[Path], None], folder: Path, moment: str | None) -> 
         checkpoint.save = _die  # type: ignore[assignment]
     elif moment == "line":
         os.fsync = _die
-    elif moment == "end":
+    elif moment in ("end", "ended"):
         append = Recording.append
 
         def until_the_end(self: Recording, kind: str, **fields: Any) -> None:
-            _die() if kind == "end" else append(self, kind, **fields)
+            if kind == "end" and moment == "end":
+                _die()
+            if kind == "end":
+                Path.unlink = _die  # type: ignore[assignment, method-assign]
+            append(self, kind, **fields)
 
         Recording.append = until_the_end  # type: ignore[method-assign]
     work(folder)
 
 
-def _die(*_: Any) -> None:
+def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -144,7 +149,7 @@ def _kills_of(subject: Subject, count: int, top: Path, draw: Random) -> Iterator
         folder = top / f"broken {rounds}"
         while done < count and not subject.has_ended(folder):
             before = _open(subject, folder)
-            moment = draw.choice([*WORST, draw.uniform(0, usual), draw.uniform(0, usual)])
+            moment = draw.choice([draw.choice(WORST), draw.uniform(0, usual)])
             code = attempt(subject.work, folder, moment, subject.threads)
             if code == -signal.SIGKILL:
                 done += 1
@@ -155,6 +160,7 @@ def _kills_of(subject: Subject, count: int, top: Path, draw: Random) -> Iterator
         subject.finish(folder)
         if subject.results(folder) != whole:
             yield f"the record differs from that of an unbroken run, {folder}"
+        assert attempt(subject.work, folder, threads=subject.threads) == 0  # the same call once more: it has nothing to do
         left = [path.name for pattern in LEFT for path in folder.rglob(pattern)]
         if left:
             yield f"it left {left}"

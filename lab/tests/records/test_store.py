@@ -328,7 +328,9 @@ def test_a_kill_at_random_moments_leaves_the_record_whole(store: Store) -> None:
     for _ in range(10):
         process = multiprocessing.get_context("fork").Process(target=_write_forever, args=(store.folder,))
         process.start()
-        time.sleep(0.15 + moments.random() / 10)
+        while len(store.lines(TRIAL)) < before + 4:  # on a busy machine it takes a while to start
+            time.sleep(0.01)
+        time.sleep(moments.random() / 10)
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
         epochs = [line for line in store.lines(TRIAL) if line["kind"] == "epoch"]

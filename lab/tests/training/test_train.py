@@ -353,10 +353,12 @@ def test_killed_at_the_worst_moments_it_ends_as_an_unbroken_run(tmp_path: Path) 
     """Many more kills, and at drawn moments: `make attack ONLY=kills`."""
     subject = kills.SUBJECTS["a training"]
     subject.finish(tmp_path / "whole")
-    for moment in ("between", "write", "line", "between", "end"):
+    for moment in ("between", "write", "line", "between", "end", "ended"):
         assert kills.attempt(subject.work, tmp_path / "broken", moment) == -signal.SIGKILL
-    subject.finish(tmp_path / "broken")
     assert subject.results(tmp_path / "broken") == subject.results(tmp_path / "whole")
+    assert len(list((tmp_path / "broken").rglob("*.ckpt"))) == len(list((tmp_path / "broken").rglob("*.lock"))) == 1
+    assert kills.attempt(subject.work, tmp_path / "broken") == 0
+    assert not [path for pattern in kills.LEFT for path in (tmp_path / "broken").rglob(pattern)]
 
 
 def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
