@@ -5,13 +5,14 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
-from itertools import islice
 from random import Random
 
-from . import files, ranks, records, threads
+from . import files, kills, ranks, records, stores, threads
 
 SHOWN = 5  # faults of a campaign
-CAMPAIGNS: dict[str, tuple[Callable[[int, Random], Iterator[str]], int]] = {  # name -> campaign, how many by default
+NEWS = 10.0  # seconds between two lines of progress
+Campaign = Callable[[int, Random], Iterator[str | None]]  # yields a fault, or None for a step that held
+CAMPAIGNS: dict[str, tuple[Campaign, int]] = {  # name -> campaign, how many by default
     "records": (records.records, 100_000),
     "pickles": (files.pickles, 100_000),
     "pictures": (files.pictures, 10_000),
@@ -20,6 +21,8 @@ CAMPAIGNS: dict[str, tuple[Callable[[int, Random], Iterator[str]], int]] = {  # 
     "batches": (threads.batches, 100_000),
     "starts": (threads.starts, 3),
     "ranks": (ranks.ranks, len(ranks.FAULTS)),
+    "kills": (kills.kills, 200),
+    "stores": (stores.stores, 100),
 }
 
 
@@ -32,16 +35,25 @@ def main(arguments: list[str]) -> int:
         if given.get("only") and given["only"] not in name:
             continue
         count = min(int(float(given.get("count") or usual)), usual)
-        start, faults = time.perf_counter(), campaign(count, Random(f"{name} {seed}"))
-        found = list(islice(faults, SHOWN))
-        more = sum(1 for _ in faults)
-        failed += len(found) + more
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        took = time.perf_counter() - start
-        print(f"{name}: {count} in {took:.0f} s, {len(found) + more} faults, peak {peak:.1f} GiB", flush=True)
-        for fault in found:
-            print(f"  {fault}")
+        failed += _follow(name, count, campaign(count, Random(f"{name} {seed}")))
     return int(failed > 0)
+
+
+def _follow(name: str, count: int, steps: Iterator[str | None]) -> int:
+    """Run a campaign, tell how far it is and what it finds, and return how many faults that were."""
+    begin = told = time.perf_counter()
+    faults = 0
+    for number, fault in enumerate(steps, 1):
+        if fault is not None:
+            faults += 1
+            if faults <= SHOWN:
+                print(f"  {name}: {fault}", flush=True)
+        if time.perf_counter() > told + NEWS:
+            told = time.perf_counter()
+            print(f"  {name}: {number} steps in {told - begin:.0f} s, {faults} faults", flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(f"{name}: {count} in {time.perf_counter() - begin:.0f} s, {faults} faults, peak {peak:.1f} GiB", flush=True)
+    return faults
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ for name in ("raw-unicode-escape", "latin-1", "utf-8", "ascii"):
     codecs.lookup(name)  # loaded now: what runs during a campaign is the file's doing
 
 
-def pickles(count: int, draw: Random) -> Iterator[str]:
+def pickles(count: int, draw: Random) -> Iterator[str | None]:
     """Every instruction at every kind of place, and official files that are damaged."""
     official = [pickle.dumps(_content(4), protocol=protocol) for protocol in (0, 1, 2, 3, 4, 5)]
 
@@ -57,7 +57,7 @@ def pickles(count: int, draw: Random) -> Iterator[str]:
         yield "a name of the reader was changed"
 
 
-def pictures(count: int, draw: Random) -> Iterator[str]:
+def pictures(count: int, draw: Random) -> Iterator[str | None]:
     """Damaged files of every format."""
     whole = []
     for mode in ("RGB", "RGBA", "L", "1", "P"):
@@ -76,7 +76,7 @@ def pictures(count: int, draw: Random) -> Iterator[str]:
     yield from _campaign(count, lambda: damaged_bytes(draw.choice(whole), draw), read)
 
 
-def weights(count: int, draw: Random) -> Iterator[str]:
+def weights(count: int, draw: Random) -> Iterator[str | None]:
     """Damaged decoders and checkpoints."""
     buffers = []
     for value in (
@@ -96,7 +96,7 @@ def weights(count: int, draw: Random) -> Iterator[str]:
     yield from _campaign(count, lambda: damaged_bytes(draw.choice(buffers), draw), read)
 
 
-def _campaign(count: int, make: Callable[[], bytes], read: Callable[[Path], Any]) -> Iterator[str]:
+def _campaign(count: int, make: Callable[[], bytes], read: Callable[[Path], Any]) -> Iterator[str | None]:
     ran: list[str] = []
     watched = {(os, "system"), (builtins, "eval"), (builtins, "exec"), (subprocess, "Popen")}
     real = {place: getattr(*place) for place in watched}
@@ -125,6 +125,7 @@ def _campaign(count: int, make: Callable[[], bytes], read: Callable[[Path], Any]
                 yield f"it ran {ran.pop()} of {content[:200]!r}"
             if time.perf_counter() - start > SECONDS:
                 yield f"it took {time.perf_counter() - start:.1f} s: {content[:200]!r}"
+            yield None
 
 
 def _content(n: int) -> dict[bytes, Any]:

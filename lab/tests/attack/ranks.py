@@ -1,10 +1,10 @@
 """Faults of one rank among two or three: no hang, and a clear error on every rank that lives."""
 
-import faulthandler
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -12,13 +12,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
 import spectralgrad.nn as snn
 
-TIMEOUT, LIFETIME = 8, 90  # seconds: of an exchange, of a rank
+from .processes import start
+
+TIMEOUT, LIFETIME = 5, 60  # seconds: of an exchange, of a rank
 CHANNELS = 6
+WORLDS = (2, 3)
+AT_ONCE = 4  # groups of ranks: most of them wait for each other
 
 
 def _samples(n: int = 4, channels: int = CHANNELS, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -40,10 +43,10 @@ def _dies(group: Any, bad: bool, when: str = "forward") -> None:
     if when == "second step":
         _step(layer, _samples())
     if bad and when != "backward":
-        os._exit(0)  # no goodbye, as a crash; another code would make `spawn` end the others
+        os._exit(0)  # no goodbye, as a crash
     y = layer(_samples().requires_grad_())
     if bad:
-        os._exit(0)  # no goodbye, as a crash; another code would make `spawn` end the others
+        os._exit(0)
     y.sum().backward()
 
 
@@ -163,8 +166,6 @@ FAULTS: dict[str, tuple[Callable[[Any, bool], None], str]] = {  # name -> what t
 
 
 def _run(rank: int, name: str, world: int, folder: str) -> None:
-    faulthandler.dump_traceback_later(LIFETIME, exit=True)
-    torch.set_num_threads(1)
     limit = timedelta(seconds=TIMEOUT)
     dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world, timeout=limit)
     outcome = "no error"
@@ -176,27 +177,25 @@ def _run(rank: int, name: str, world: int, folder: str) -> None:
     os._exit(0)
 
 
-def ranks(count: int, draw: Random) -> Iterator[str]:
+def ranks(count: int, draw: Random) -> Iterator[str | None]:
     """``count`` faults, each on two and on three ranks; yields ranks that hung, died or were told nothing."""
-    for name in list(FAULTS)[:count]:
-        for world in (2, 3):
-            yield from fault(name, world)
+    cases = [(name, world) for name in draw.sample(list(FAULTS), count) for world in WORLDS]
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        for found in pool.map(lambda case: list(fault(*case)), cases):
+            yield from found or [None]
 
 
 def fault(name: str, world: int) -> Iterator[str]:
+    """The fault on the last rank of so many, and what was wrong with what the others said."""
     words = FAULTS[name][1]
     with tempfile.TemporaryDirectory() as folder:
-        start = time.monotonic()
-        try:
-            mp.spawn(_run, (name, world, folder), nprocs=world)  # type: ignore[attr-defined]
-        except Exception as error:
-            if "dies" not in name:
-                yield f"{name}, {world} ranks: {str(error).splitlines()[0]}"
-        took = time.monotonic() - start
-        for rank in range(world - 1):
+        processes = [start(_run, rank, name, world, folder, lifetime=LIFETIME) for rank in range(world)]
+        for process in processes:
+            process.join()
+        for rank, process in enumerate(processes[:-1]):
             path = Path(folder, f"{rank}")
-            said = path.read_text() if path.exists() else "nothing: it hung, or was ended"
+            said = path.read_text() if path.exists() else f"nothing: it hung, or died (exit code {process.exitcode})"
             if (words not in said) if words else said != "no error":
                 yield f"{name}, rank {rank} of {world}: {said[:300]}"
-        if took > LIFETIME:
-            yield f"{name}, {world} ranks: {took:.0f} s"
+        if processes[-1].exitcode:
+            yield f"{name}, the last of {world} ranks: exit code {processes[-1].exitcode}"

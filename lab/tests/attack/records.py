@@ -15,12 +15,13 @@ from spectralgrad_lab.report.page import Snapshot, write_page
 
 from .damage import damaged_text
 
-DRAWN = 400  # records between two pages that are drawn in full: figures take a second
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # a disk takes longer to write a file than we to read it
+DRAWN = 1000  # records between two pages that are drawn in full: figures take a second
 
 
-def records(count: int, draw: Random) -> Iterator[str]:
+def records(count: int, draw: Random) -> Iterator[str | None]:
     """Damage ``count`` records, one at a time, and read them as report and run do; yields what went wrong."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory(dir=MEMORY) as folder:
         store, owners = Store(Path(folder, "records")), []
         for spec in SPECS.values():  # one trial of each form: what differs between trials are numbers
             if spec.entries is not None:
@@ -50,3 +51,4 @@ def records(count: int, draw: Random) -> Iterator[str]:
             except Exception as error:
                 yield f"{spec.id} {path.name}: {type(error).__name__}: {str(error)[:200]} of {hurt[:300]!r}"
             path.write_bytes(whole)
+            yield None

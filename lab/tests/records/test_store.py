@@ -287,6 +287,18 @@ def test_the_lock_of_a_dead_process_is_taken_over(store: Store) -> None:
     assert not lock.exists()
 
 
+def test_a_disk_too_full_for_the_lock_leaves_it_free(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StoreError, match="No space left on device"), store.recording(TRIAL):
+            pass
+    assert not list(store.folder.rglob("*.lock"))
+    record(store)  # make room, and the same process goes on
+
+
 def _contend(path: Path, count: Path, rounds: int) -> None:
     for _ in range(rounds):
         while True:
@@ -328,7 +340,9 @@ def test_a_kill_at_random_moments_leaves_the_record_whole(store: Store) -> None:
     for _ in range(10):
         process = multiprocessing.get_context("fork").Process(target=_write_forever, args=(store.folder,))
         process.start()
-        time.sleep(0.15 + moments.random() / 10)
+        while len(store.lines(TRIAL)) < before + 4:  # on a busy machine it takes a while to start
+            time.sleep(0.01)
+        time.sleep(moments.random() / 10)
         os.kill(process.pid or 0, signal.SIGKILL)
         process.join()
         epochs = [line for line in store.lines(TRIAL) if line["kind"] == "epoch"]

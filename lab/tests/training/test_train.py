@@ -6,8 +6,6 @@ import math
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from attack import kills
+from attack.kills import RANDOM
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm2d
 from spectralgrad_lab.data import DataError
@@ -32,8 +32,6 @@ from spectralgrad_lab.training.watch import Diverged, Finiteness, figures
 from support.marks import slow_but
 
 TINY = Trial(width=8, epochs=3, batch=64, train_samples=192, test_samples=64, milestones=(2,))
-# Power iteration draws its starts from torch's generator in every step: a resumed run must find it where it was.
-RANDOM = replace(TINY, layer="zca", method="pi", d=4, iterations=3, epochs=6, eps=1e-2)
 
 
 @pytest.fixture(autouse=True)
@@ -352,99 +350,16 @@ def test_interrupt_passes_and_loses_the_running_epoch_only(tmp_path: Path, monke
     assert trained == [3, 4, 5]
 
 
-ZYGOTE = """
-import os, signal, sys, threading, time
-from pathlib import Path
-import torch
-from spectralgrad_lab.training import checkpoint, train as trainer
-from spectralgrad_lab.records.store import Recording, Store
-from spectralgrad_lab.training.train import run_trial
-from spectralgrad_lab.records.trial import Trial
-import sklearn.datasets
-
-def die(*_):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-threads = int(os.environ["OMP_NUM_THREADS"])
-torch.set_num_threads(1)
-trainer.CHECKPOINT = 0.0  # after every epoch
-trial, folder = Trial.from_json(sys.argv[1]), Path(sys.argv[2])
-for moment in [*sys.argv[3:], "never"]:  # each in a fork of this process, which has computed nothing yet
-    child = os.fork()
-    if child:
-        print(os.waitpid(child, 0)[1])
-        continue
-    torch.set_num_threads(threads)  # a forked child has one, unless it asks
-    if moment == "write":
-        Path.replace = die  # the checkpoint is written and not yet in its place
-    elif moment == "between":
-        checkpoint.save = die  # the line is on the disk and the checkpoint is not
-    elif moment == "line":
-        os.fsync = die  # within the line
-    elif moment == "last":
-        append = Recording.append
-        Recording.append = lambda self, kind, **fields: die() if kind == "end" else append(self, kind, **fields)
-    elif moment != "never":
-        def wait():
-            time.sleep(float(moment))
-            die()
-        threading.Thread(target=wait, daemon=True).start()
-    run_trial(trial, Store(folder), device="cpu")
-    os._exit(0)
-"""
-
-
-def killed(trial: Trial, folder: Path, moments: list[str], threads: int = 1) -> list[int]:
-    """Train the trial in processes that are killed at these moments, then in one that is not; how each ended."""
-    done = subprocess.run(
-        [sys.executable, "-c", ZYGOTE, trial.as_json(), str(folder), *moments],
-        env={**os.environ, "OMP_NUM_THREADS": str(threads)},
-        capture_output=True,
-        text=True,
-        timeout=120 + 10 * len(moments),
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    ends = [int(line) for line in done.stdout.split()]
-    assert ends[-1] == 0, done.stderr
-    return ends[:-1]
-
-
-def unbroken(trial: Trial, folder: Path) -> list[dict[str, Any]]:
-    """The numbers of a run that is not killed, in a process like those that are: one with a history may round otherwise."""
-    assert killed(trial, folder, []) == []
-    return metrics(Store(folder).outcome(trial))
-
-
 def test_killed_at_the_worst_moments_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
-    whole = unbroken(RANDOM, tmp_path / "whole")
-    ends = killed(RANDOM, tmp_path / "broken", ["between", "write", "line", "between", "last"])
-    assert ends == [signal.SIGKILL] * 5
-    assert metrics(Store(tmp_path / "broken").outcome(RANDOM)) == whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
-def test_killed_at_random_moments_it_ends_as_an_unbroken_run(seed: int, tmp_path: Path) -> None:
-    trial = replace(RANDOM, epochs=30, milestones=(10, 20))
-    whole = unbroken(trial, tmp_path / "whole")
-    draw = random.Random(seed)
-    ends = killed(trial, tmp_path / "broken", [f"{draw.uniform(0.05, 0.8):.3f}" for _ in range(10)])
-    assert ends.count(signal.SIGKILL) >= 4  # or nothing was tested
-    assert metrics(Store(tmp_path / "broken").outcome(trial)) == whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_hundred_kills_and_it_ends_as_an_unbroken_run(threads: int, tmp_path: Path) -> None:
-    """At the worst moments and at drawn ones, mixed; at least 75 of them inside the training."""
-    draw = random.Random(threads)
-    trial = replace(RANDOM, epochs=90, milestones=(30, 60))
-    assert killed(trial, tmp_path / "whole", [], threads) == []
-    moments = [draw.choice(["between", "write", "line", f"{draw.uniform(0.2, 0.6):.3f}"]) for _ in range(100)]
-    ends = killed(trial, tmp_path / "broken", moments, threads)
-    assert ends.count(signal.SIGKILL) >= 75
-    assert metrics(Store(tmp_path / "broken").outcome(trial)) == metrics(Store(tmp_path / "whole").outcome(trial))
+    """Many more kills, and at drawn moments: `make attack ONLY=kills`."""
+    subject = kills.SUBJECTS["a training"]
+    subject.finish(tmp_path / "whole")
+    for moment in ("between", "write", "line", "between", "end", "ended"):
+        assert kills.attempt(subject.work, tmp_path / "broken", moment) == -signal.SIGKILL
+    assert subject.results(tmp_path / "broken") == subject.results(tmp_path / "whole")
+    assert len(list((tmp_path / "broken").rglob("*.ckpt"))) == len(list((tmp_path / "broken").rglob("*.lock"))) == 1
+    assert kills.attempt(subject.work, tmp_path / "broken") == 0
+    assert not [path for pattern in kills.LEFT for path in (tmp_path / "broken").rglob(pattern)]
 
 
 def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

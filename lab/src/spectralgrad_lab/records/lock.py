@@ -60,8 +60,13 @@ def _take(path: Path, who: str) -> int:
             os.close(file)
             raise
         if _is_there(file, path):
-            os.truncate(file, 0)
-            os.write(file, f"{os.getpid()}\n".encode())
+            try:
+                os.truncate(file, 0)
+                os.write(file, f"{os.getpid()}\n".encode())
+            except BaseException:  # a full disk: nobody holds it then, this process neither
+                path.unlink(missing_ok=True)
+                os.close(file)
+                raise
             return file
         os.close(file)
 

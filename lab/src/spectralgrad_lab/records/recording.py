@@ -132,7 +132,10 @@ def open_recording(
         raise refusal("written", files.record, error) from error
     try:
         sweep(files.checkpoint.parent)
-        yield Recording(files.record, files.checkpoint, parts, _lines_or_aside(files.record, parts, require))
+        recording = Recording(files.record, files.checkpoint, parts, _lines_or_aside(files.record, parts, require))
+        if recording.has_ended:  # a kill came between its last line and this
+            files.checkpoint.unlink(missing_ok=True)
+        yield recording
     finally:
         lock.__exit__(None, None, None)
 

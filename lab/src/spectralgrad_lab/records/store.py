@@ -12,7 +12,7 @@ What the lines of a training are, `recording` says. Nothing in a record names a 
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,7 @@ from spectralgrad_lab.files import set_aside, write_whole
 from .decoded import Damage, computed_from
 from .described import Described
 from .lines import problem_of
+from .lock import BusyError
 from .machine import circumstances, slug
 from .outcome import Outcome, outcome_of
 from .recording import DamagedError, Files, Line, Recording, StoreError, open_recording, read_lines, refusal
@@ -108,6 +109,13 @@ class Store:
         with self.held(trial) as held:
             held.start(**opening(trial, gpu))
             yield held
+
+    def clear(self, trial: Described) -> None:
+        """Remove what a kill after the last line of a trial left beside its record, unless somebody is at it now."""
+        files = self.files(trial)
+        if files.checkpoint.exists() or files.lock.exists():
+            with suppress(BusyError, StoreError), self.held(trial):
+                pass
 
     def lines(self, trial: Described) -> list[Line]:
         """The lines of a trial; of epochs that were run again the last run, and of ends the last.

@@ -89,13 +89,14 @@ def require_jobs(who: str, jobs: int, ray: str | None) -> None:
 
 
 def missing(trials: Iterable[Trial], store: Store, hear: Listener | None = None) -> list[Trial]:
-    """The trials without an end, each once, in their order; ``hear`` is told of the others."""
+    """The trials without an end, each once, in their order; ``hear`` is told of the others, which are cleared."""
     found, hear = [], hear or _silence
     for trial in dict.fromkeys(trials):
         outcome = store.outcome(trial)
         if outcome is None:
             found.append(trial)
         else:
+            store.clear(trial)
             hear(Event(trial, len(outcome.epochs), outcome))
     return found
 

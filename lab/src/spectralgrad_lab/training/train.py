@@ -71,6 +71,8 @@ def run_trial(
     ended = store.outcome(trial)
     fabric = _fabric(trial, device)
     if fabric.broadcast(ended is not None):
+        if fabric.global_rank == 0:
+            store.clear(trial)
         return _outcome(store, trial)
     with checkpoint.own_randomness(trial.seed), convolutions(exact=trial.precision.endswith("mixed")):
         run = Run(trial, _dataset(trial, data), fabric, graph=graph)

@@ -94,8 +94,8 @@ def read_picture(path: Path | str) -> Picture:
     except MemoryError:
         raise
     except Exception as error:  # Pillow's readers raise whatever a broken file leads them to
-        words = str(error)[:200] or type(error).__name__
-        raise PictureError(f"`read_picture`: {path} must be a whole picture file: {words}. Copy it again.") from error
+        words = f"{str(error)[:200] or type(error).__name__}. If it is damaged, copy it again."
+        raise PictureError(f"`read_picture`: {path} must be a whole picture file: {words}") from error
 
 
 def _as_numbers(image: "Image") -> Picture:
