@@ -132,28 +132,33 @@ SUBJECTS = {
 
 def kills(count: int, draw: Random) -> Iterator[str | None]:
     """``count`` kills, shared out among the subjects, at the worst moments and at drawn ones."""
+    inside: list[bool] = []
     with TemporaryDirectory() as top:
         for number, (name, subject) in enumerate(SUBJECTS.items()):
             share = len(range(number, count, len(SUBJECTS)))
-            for fault in _kills_of(subject, share, Path(top, name), draw):
+            for fault in _kills_of(subject, share, Path(top, name), draw, inside):
                 yield fault and f"{name}: {fault}"
+    print(f"  {sum(inside)} of {count} kills inside a training", flush=True)
+    if sum(inside) < AT_LEAST * count:
+        yield f"only {sum(inside)} of {count} kills fell into a training"
 
 
-def _kills_of(subject: Subject, count: int, top: Path, draw: Random) -> Iterator[str | None]:
+def _kills_of(subject: Subject, count: int, top: Path, draw: Random, inside: list[bool]) -> Iterator[str | None]:
+    """Kills of one subject; ``inside`` gets one more each time: whether it fell into a training."""
     begin = time.monotonic()
     subject.finish(top / "whole")
     usual, whole = time.monotonic() - begin, subject.results(top / "whole")
-    done = inside = rounds = 0
+    done = rounds = 0
     while done < count:
         rounds += 1
         folder = top / f"broken {rounds}"
         while done < count and not subject.has_ended(folder):
             before = _open(subject, folder)
-            moment = draw.choice([draw.choice(WORST), draw.uniform(0, usual)])
+            moment = draw.choice([draw.choice(WORST), draw.uniform(usual / 4, usual)])  # before, it imports and reads
             code = attempt(subject.work, folder, moment, subject.threads)
             if code == -signal.SIGKILL:
                 done += 1
-                inside += _open(subject, folder) > before
+                inside.append(_open(subject, folder) > before)
                 yield None
             elif code != 0:
                 yield f"exit code {code}"
@@ -164,9 +169,6 @@ def _kills_of(subject: Subject, count: int, top: Path, draw: Random) -> Iterator
         left = [path.name for pattern in LEFT for path in folder.rglob(pattern)]
         if left:
             yield f"it left {left}"
-    print(f"  {inside} of {count} kills inside a training", flush=True)
-    if inside < AT_LEAST * count:
-        yield f"only {inside} of {count} kills fell into a training"
 
 
 def _open(subject: Subject, folder: Path) -> int:

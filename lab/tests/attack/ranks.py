@@ -166,14 +166,17 @@ FAULTS: dict[str, tuple[Callable[[Any, bool], None], str]] = {  # name -> what t
 
 
 def _run(rank: int, name: str, world: int, folder: str) -> None:
-    limit = timedelta(seconds=TIMEOUT)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world, timeout=limit)
+    limit, place = timedelta(seconds=TIMEOUT), Path(folder)
     outcome = "no error"
     try:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/init", rank=rank, world_size=world, timeout=limit)
+        (place / f"{rank} has joined").touch()
+        while len(list(place.glob("* has joined"))) < world:  # or one that dies at once spoils the start of the others
+            time.sleep(0.01)
         FAULTS[name][0](dist.group.WORLD, rank == world - 1)
     except Exception as error:
         outcome = f"{type(error).__name__}: {error}"
-    Path(folder, f"{rank}").write_text(outcome)
+    (place / f"{rank}").write_text(outcome)
     os._exit(0)
 
 
@@ -192,10 +195,11 @@ def fault(name: str, world: int) -> Iterator[str]:
         processes = [start(_run, rank, name, world, folder, lifetime=LIFETIME) for rank in range(world)]
         for process in processes:
             process.join()
-        for rank, process in enumerate(processes[:-1]):
+        # What they wrote counts, not their exit codes: a process that two threads wait for has one of the two see 255.
+        for rank in range(world - 1):
             path = Path(folder, f"{rank}")
-            said = path.read_text() if path.exists() else f"nothing: it hung, or died (exit code {process.exitcode})"
+            said = path.read_text() if path.exists() else "nothing: it hung, or died"
             if (words not in said) if words else said != "no error":
                 yield f"{name}, rank {rank} of {world}: {said[:300]}"
-        if processes[-1].exitcode:
-            yield f"{name}, the last of {world} ranks: exit code {processes[-1].exitcode}"
+        if not name.startswith("dies") and not Path(folder, f"{world - 1}").exists():
+            yield f"{name}, the last of {world} ranks hung, or died"
