@@ -17,7 +17,7 @@ from support.marks import slow_but
 
 torch.set_num_threads(1)
 
-SIDES = {"samples": (3, 4, 5), "features": (9, 8, 2), "one sample": (1, 4, 3), "as many": (3, 3, 3)}
+SIDES = {"samples": (2, 3, 4), "features": (5, 4, 2), "one sample": (1, 4, 3), "as many": (3, 3, 3)}
 CORRELATED = [(6, 2, 3, None), (6, 3, 3, 2), (3, 5, 4, None), (3, 5, 4, 1), (3, 4, 4, 3)]  # N, p, q, k
 QUICK_CORRELATED = [(6, 2, 3, None), (3, 5, 4, 1)]  # more samples than features, and fewer
 
