@@ -54,6 +54,7 @@ def interrupts(count: int, draw: Random) -> Iterator[str | None]:
 
     ignored: list[object] = []
     hook, sys.unraisablehook = sys.unraisablehook, ignored.append
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # started in the background, Python has none
     sender = threading.Thread(target=send, daemon=True)
     try:
         with several_threads():
@@ -74,6 +75,7 @@ def interrupts(count: int, draw: Random) -> Iterator[str | None]:
                 yield "wrong eigenvalues after the interrupts"
     finally:
         sys.unraisablehook = hook
+        signal.signal(signal.SIGINT, handler)
     if ignored:
         yield f"{len(ignored)} exceptions were ignored"
 
