@@ -45,5 +45,8 @@ def captured(call: Callable[[], object]) -> Callable[[], None]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    replay: Callable[[], None] = graph.replay
+
+    def replay(_owner: Callable[[], object] = call) -> None:  # a graph does not keep alive what it reads and writes
+        graph.replay()
+
     return replay

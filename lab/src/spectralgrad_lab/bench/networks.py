@@ -16,12 +16,12 @@ from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training.treatments import treat_step, treat_weight
 
 from .case import Case
+from .device import captured
 from .inputs import normal
 from .layers import BATCH_NORM, CLASSES
 from .measure import SETS, Call, Effort, Times, measure, timed_row
 from .rows import Row, quartiles
 
-WARM = 3  # steps before a capture
 ADDS = {"SVD-PI": "svd-pi", "PI": "pi"}  # what is said of these is the milliseconds that they add
 BASE = Trial(data="cifar10", model="resnet18")
 UNTREATED = "whitening alone"
@@ -84,18 +84,10 @@ def _step(trial: Trial, way: str, shape: tuple[int, ...], width: int, device: to
 def _captured(step: Call, images: list[torch.Tensor]) -> Call:
     """The step on its first images as a graph, which finds those of a call there."""
     sets = [image.clone() for image in images]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(WARM):
-            step(0)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step(0)
+    again = captured(lambda: step(0))
 
-    def replay(i: int, _owner: Call = step) -> None:  # a graph reads and writes tensors that it does not keep alive
+    def replay(i: int) -> None:
         images[0].copy_(sets[i])
-        graph.replay()
+        again()
 
     return replay
