@@ -85,7 +85,7 @@ bool block_or(bool x, int line) {
     return any;
 }
 
-void run(unsigned blocks, unsigned threads, std::size_t bytes, void (*given)(void*), void* given_kernel) {
+void run(unsigned blocks, unsigned threads, unsigned long bytes, void (*given)(void*), void* given_kernel) {
     body = given;
     kernel = given_kernel;
     std::vector<unsigned char> bytes_of_block;

@@ -1,10 +1,8 @@
 // CUDA C++ on the CPU, one block at a time: every thread is a fiber that runs until its next barrier, vote or shuffle.
 // Threads that meet at different barriers are found and end the program: on a GPU they would wait for ever. Races are not
 // found: compute-sanitizer does that on a GPU. What runs the fibers is in emulator.cpp, which is compiled once for all kernels:
-// this file stays short, since each kernel includes it.
+// this file stays short and includes nothing, since each kernel includes it: <cmath> alone is 20,000 lines.
 #pragma once
-#include <cmath>
-#include <cstddef>
 #define __device__
 #define __global__
 #define __forceinline__ inline
@@ -19,8 +17,18 @@
 #define __shfl_sync(mask, value, lane, width) shuffle(value, threadIdx.x / (width) * (width) + (lane), __LINE__)
 #define __ballot_sync(mask, x) ballot(x, __LINE__)
 #define __any_sync(mask, x) (ballot(x, __LINE__) != 0)
-using std::copysign; using std::exp; using std::expm1; using std::fabs; using std::fmax; using std::fmin; using std::frexp;
-using std::exp2; using std::floor; using std::ldexp; using std::log; using std::log1p; using std::pow; using std::sqrt;
+#define MATHEMATICS(name) \
+    inline float name(float x) { return __builtin_##name##f(x); } \
+    inline double name(double x) { return __builtin_##name(x); }
+#define OF_TWO(name) \
+    inline float name(float x, float y) { return __builtin_##name##f(x, y); } \
+    inline double name(double x, double y) { return __builtin_##name(x, y); }
+MATHEMATICS(exp) MATHEMATICS(exp2) MATHEMATICS(expm1) MATHEMATICS(fabs) MATHEMATICS(floor) MATHEMATICS(log) MATHEMATICS(log1p)
+MATHEMATICS(sqrt) OF_TWO(copysign) OF_TWO(fmax) OF_TWO(fmin) OF_TWO(pow)
+inline float frexp(float x, int* k) { return __builtin_frexpf(x, k); }
+inline double frexp(double x, int* k) { return __builtin_frexp(x, k); }
+inline float ldexp(float x, int k) { return __builtin_ldexpf(x, k); }
+inline double ldexp(double x, int k) { return __builtin_ldexp(x, k); }
 template <class T> T max(T a, T b) { return a < b ? b : a; }
 template <class T> T min(T a, T b) { return b < a ? b : a; }
 
@@ -33,10 +41,10 @@ void sync_block(int line);
 void sync_warp(int line);
 unsigned ballot(bool x, int line);
 bool block_or(bool x, int line);
-void run(unsigned blocks, unsigned threads, std::size_t bytes, void (*body)(void*), void* kernel);
+void run(unsigned blocks, unsigned threads, unsigned long bytes, void (*body)(void*), void* kernel);
 
-static float rsqrt(float x) { return 1.0f / std::sqrt(x); }
-static double rsqrt(double x) { return 1.0 / std::sqrt(x); }
+static float rsqrt(float x) { return 1.0f / sqrt(x); }
+static double rsqrt(double x) { return 1.0 / sqrt(x); }
 static float __fdividef(float a, float b) { return a / b; }
 template <class T> void atomicAdd(T* x, T y) { *x += y; }
 template <class T> void atomicMax(T* x, T y) { *x = max(*x, y); }
@@ -49,6 +57,6 @@ template <class T> T shuffle(T x, unsigned from, int line) {
     return y;
 }
 
-template <class Kernel> void launch(unsigned blocks, unsigned threads, std::size_t bytes, Kernel kernel) {
+template <class Kernel> void launch(unsigned blocks, unsigned threads, unsigned long bytes, Kernel kernel) {
     run(blocks, threads, bytes, [](void* given) { (*static_cast<Kernel*>(given))(); }, &kernel);
 }

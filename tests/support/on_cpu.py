@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,20 @@ import spectralgrad.kernels
 from spectralgrad.kernels import jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
 
 HERE = Path(__file__).parent
+KERNELS = Path(spectralgrad.kernels.__file__).parent
 SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
+
+
+@cache
+def folder_in(root: Path) -> Path:
+    """Where compiled kernels are kept from run to run: a folder for the sources as they are; those of others are removed."""
+    sources = sorted([*KERNELS.glob("*.cu*"), *HERE.glob("emulator.*"), *HERE.glob("on_cpu.*")])
+    content = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
+    folder = root / ".pytest_cache" / "kernels" / content
+    folder.mkdir(parents=True, exist_ok=True)
+    for other in set(folder.parent.iterdir()) - {folder}:
+        shutil.rmtree(other, ignore_errors=True)
+    return folder
 
 
 def compiled(file: Path, *arguments: str) -> Path:
@@ -37,7 +51,7 @@ class Kernel:
     folder: Path
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
-        source = Path(spectralgrad.kernels.__file__).parent / file
+        source = KERNELS / file
         name_of_all = hashlib.sha256(repr((file, sorted(defines.items()))).encode()).hexdigest()
         library = self.folder / f"{name_of_all}.so"
         options = [f'-DKERNEL="{source}"', f"-DOF_{source.stem}", *(f"-D{key}={value}" for key, value in defines.items())]
@@ -51,12 +65,12 @@ class Kernel:
 
 
 @pytest.fixture
-def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Kernels take CPU tensors and run under the emulator."""
     if shutil.which("g++") is None or sys.platform != "linux":  # elsewhere another compiler bears this name
         pytest.skip("needs Linux's g++ to compile the kernels for the CPU")
-    own = tmp_path_factory.getbasetemp()
-    Kernel.folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    root = pytestconfig.rootpath
+    Kernel.folder = folder_in(root if os.access(root, os.W_OK) else tmp_path_factory.getbasetemp())
     monkeypatch.setattr(nvrtc, "Kernel", Kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
