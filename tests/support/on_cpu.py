@@ -35,6 +35,7 @@ class Kernel:
     """What stands in for `nvrtc.Kernel`."""
 
     folder: Path
+    backwards = False  # the last block and thread go first
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
         source = Path(spectralgrad.kernels.__file__).parent / file
@@ -43,10 +44,12 @@ class Kernel:
         options = [f'-DKERNEL="{source}"', f"-DOF_{source.stem}", *(f"-D{key}={value}" for key, value in defines.items())]
         emulator = compiled(self.folder / "emulator.o", "-c", str(HERE / "emulator.cpp"))  # once for all kernels
         compiled(library, "-shared", "-Wl,-Bsymbolic", *options, str(HERE / "on_cpu.cpp"), str(emulator))
-        self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
+        self.library = ctypes.CDLL(str(library))
+        self.run = getattr(self.library, f"run_{name}")
         self.shared = shared
 
     def launch(self, device: int, blocks: int, threads: int, *arguments: nvrtc.Argument) -> None:
+        self.library.set_order(self.backwards)
         self.run(blocks, threads, self.shared, *arguments)
 
 
@@ -59,6 +62,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     Kernel.folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     monkeypatch.setattr(nvrtc, "Kernel", Kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
+    monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     for module in (jacobi, power, qr, scale, small_svd, spectral, svd, syev):
