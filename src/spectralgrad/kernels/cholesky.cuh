@@ -64,25 +64,41 @@ __device__ __forceinline__ real inverse_of(real x) {
     return y * (2 - x * y);
 }
 
+// Two rows of the matrix that is left, at and below a diagonal entry k, and what makes the second a row of the factor: minus
+// `share` times the first.
+struct Pivots {
+    real first, second, first_inverse, second_inverse, share;
+    __device__ __forceinline__ Pivots(const real* row, int k) {
+        first = row[k];
+        first_inverse = inverse_of(first);
+        share = row[k + 1] * first_inverse;
+        second = row[STRIDE + k + 1] - share * row[k + 1];
+        second_inverse = inverse_of(second);
+    }
+};
+
 // G becomes the rows of its own upper factor; false where a pivot is not above `least`.
 __device__ bool factor(real* G, int n, real least, int t) {
     constexpr int AT_ONCE = TEAM / ACROSS, UNROLLED = 4;
     bool broken = false;
-    for (int k = 0; k < n; ++k) {  // right-looking, from the diagonal's chunk on; rows are scaled at the end
+    for (int k = 0; k < n; k += 2) {  // right-looking, from the diagonal's chunk on; pairs of rows become the factor's at the end
         const real* row = G + k * STRIDE;
-        const real pivot = row[k], inverse = inverse_of(pivot);
-        broken = broken || !(pivot > least);
+        const Pivots pivots(row, k);
+        broken = broken || !(pivots.first > least) || !(pivots.second > least || k + 1 == n);
         for (int c = t % ACROSS; c < CHUNKS; c += ACROSS) {
-            const Chunk top = reinterpret_cast<const Chunk*>(row)[c];
-            for (int i = k + 1 + t / ACROSS; i < n; i += UNROLLED * AT_ONCE) {
+            const Chunk first = reinterpret_cast<const Chunk*>(row)[c];
+            Chunk second = reinterpret_cast<const Chunk*>(row + STRIDE)[c];
+            #pragma unroll
+            for (int v = 0; v < VEC; ++v) second.x[v] -= pivots.share * first.x[v];
+            for (int i = k + 2 + t / ACROSS; i < n; i += UNROLLED * AT_ONCE) {
                 Chunk below[UNROLLED];
                 #pragma unroll
                 for (int u = 0; u < UNROLLED; ++u)
                     if (const int j = i + u * AT_ONCE; j < n && c >= j / VEC) {
                         below[u] = reinterpret_cast<const Chunk*>(G + j * STRIDE)[c];
-                        const real f = row[j] * inverse;
+                        const real f = row[j] * pivots.first_inverse, g = (row[STRIDE + j] - pivots.share * row[j]) * pivots.second_inverse;
                         #pragma unroll
-                        for (int v = 0; v < VEC; ++v) below[u].x[v] -= f * top.x[v];
+                        for (int v = 0; v < VEC; ++v) below[u].x[v] = below[u].x[v] - f * first.x[v] - g * second.x[v];
                     }
                 #pragma unroll
                 for (int u = 0; u < UNROLLED; ++u)
@@ -93,16 +109,20 @@ __device__ bool factor(real* G, int n, real least, int t) {
         team_sync();
     }
     broken = team_any(broken);  // and on: teams of one warp pass the barriers together
-    for (int first = 0; first < n; first += AT_ONCE) {  // as often in all threads of a warp
-        const int i = first + t / ACROSS;
-        const real pivot = i < n ? G[i * STRIDE + i] : real(1), inverse = inverse_root(pivot);
-        __syncwarp();  // every thread of this row has read the pivot
+    for (int start = 0; start < n; start += 2 * AT_ONCE) {  // as often in all threads of a warp
+        const int i = start + 2 * (t / ACROSS);
+        const Pivots pivots(G + (i < n ? i : 0) * STRIDE, i < n ? i : 0);
+        const real scale = inverse_root(pivots.first), other_scale = inverse_root(pivots.second);
+        __syncwarp();  // every thread of these rows has read the pivots
         for (int c = t % ACROSS; i < n && c < CHUNKS; c += ACROSS) {
-            Chunk& chunk = reinterpret_cast<Chunk*>(G + i * STRIDE)[c];
+            Chunk& first = reinterpret_cast<Chunk*>(G + i * STRIDE)[c];
+            Chunk& second = reinterpret_cast<Chunk*>(G + (i + 1) * STRIDE)[c];
             #pragma unroll
             for (int v = 0; v < VEC; ++v) {
                 const int j = c * VEC + v;
-                chunk.x[v] = j < i ? real(0) : (j == i ? pivot : chunk.x[v]) * inverse;
+                const real rest = second.x[v] - pivots.share * first.x[v];
+                second.x[v] = j <= i || i + 1 == n ? real(0) : (j == i + 1 ? pivots.second : rest) * other_scale;
+                first.x[v] = j < i ? real(0) : (j == i ? pivots.first : first.x[v]) * scale;
             }
         }
     }
