@@ -48,9 +48,11 @@ __device__ __forceinline__ float sine_of(float u) {
     const float inverse = (0.99999981f - 0.99994326f * v) + w * ((0.99730699f - 0.95429089f * v) + w * 0.66780324f);
     return 2 * u * (1 - v * inverse);
 }
+// In double precision a guess of the inverse is off by some e of single precision: 1 + e + e^2 times it is the inverse.
 __device__ __forceinline__ double sine_of(double u) {
-    const double x = 1 + u * u, y = rough_inverse((float)x), z = y * (2 - x * y);
-    return 2 * u * z * (2 - x * z);
+    const float guess = rough_inverse(1 + (float)u * (float)u);
+    const double inverse = guess, first = 2 * u * inverse, e = 1 - (1 + u * u) * inverse;
+    return first + first * (e + e * e);
 }
 
 // The turn of two rows whose squared lengths are a and b and whose product is c. Rows that are orthogonal to rounding are not
