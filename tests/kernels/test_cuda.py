@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.kernels import jacobi, spectral, syev
+from spectralgrad.kernels import jacobi, nvrtc, spectral, syev
 from spectralgrad.linalg.precision import hermitian_part, in_basis, sandwich
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
 from support import cases
 from support.families import SCALES, disagreements, families, faults
-from support.gpu import no_host_wait
+from support.gpu import captured, no_host_wait
 
 Note = Callable[[str, object], None]
 
@@ -53,6 +53,37 @@ def test_a_starting_basis(n: int, dtype: torch.dtype) -> None:
     start = torch.linalg.eigh(M + 1e-3 * cases.random_covariance(n, 5, seed=1).to(dtype))[1]
     w, V = (x.cpu() for x in solve(M, start))
     assert faults(["moved"] * 5, M, w, V) == []
+
+
+@pytest.mark.parametrize("dtype", REALS, ids=cases.ident)
+@pytest.mark.parametrize(("n", "batch"), [(40, 2), (64, 16), (100, 16), (128, 1), (128, 33)])
+def test_a_cluster_of_blocks(n: int, batch: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few matrices: no wait, the same bits in a graph, NaN in one counted, small eigenvalues as good as one block's."""
+    scale = torch.logspace(0, -2, n, dtype=torch.float64)
+    M = (scale[:, None] * cases.random_covariance(n, batch) * scale).to(dtype).cuda()
+    assert jacobi.division(n, dtype.itemsize, batch, nvrtc.for_clusters(0)).CLUSTER > 1
+    w, V = solve(M)
+    exact = torch.linalg.eigvalsh(M.cpu().double())
+    assert faults(["graded"] * batch, M.cpu(), w.cpu(), V.cpu()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(nvrtc, "for_clusters", lambda _: 0)
+        jacobi._kernel.cache_clear()
+        of_one_block = solve(M)[0]
+    jacobi._kernel.cache_clear()
+    error, other = (float(((x.cpu().double() - exact) / exact).abs().max()) for x in (w, of_one_block))
+    assert error <= 4 * other + n * cases.eps(dtype)
+    counter = torch.zeros((), dtype=torch.int64, device="cuda")
+    with no_host_wait():
+        jacobi.eigh(M, counter)
+    _, written, replay = captured(lambda: jacobi.eigh(M, counter))
+    replay()
+    for x, y in zip(written, (w, V), strict=True):
+        assert torch.equal(x, y)
+    M[batch // 2, n - 1, 3] = torch.nan
+    broken = jacobi.eigh(M, counter)
+    assert int(counter) == 1
+    for i in range(batch):
+        assert bool(broken[1][i].isnan().all()) if i == batch // 2 else torch.equal(broken[1][i], V[i])
 
 
 COMPLEX_AND_LARGE = [(torch.complex64, 5), (torch.complex128, 33), (torch.float32, 200), (torch.float64, 130)]

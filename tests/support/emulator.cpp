@@ -12,16 +12,29 @@ Index threadIdx, blockIdx;
 unsigned char* shared_memory;
 double* slots;
 
-struct Group {  // threads that wait for each other: a block, or a warp
+struct Group {  // threads that wait for each other: a cluster, a block, or a warp
     unsigned size = 0, arrived = 0, ended = 0;
     unsigned long meetings = 0;
     int line = 0;  // of the barrier that the arrived ones wait at
 };
-static Group block;
-static std::vector<Group> warps;
-struct Fiber { ucontext_t start; jmp_buf place; bool started, done; };
-static std::vector<Fiber> fibers;
-static std::vector<std::vector<char>> stacks;
+struct Fiber {
+    ucontext_t start;
+    jmp_buf place;
+    bool started, done;
+    Group* group;  // that it waits for
+    unsigned long meeting;
+};
+struct Block {
+    std::vector<unsigned char> bytes;
+    std::vector<double> slots;
+    std::vector<Fiber> fibers;
+    std::vector<Group> warps;
+    Group all;
+};
+static std::vector<Block> blocks_of_cluster;
+static Group everyone;
+static Block* block;
+static bool backwards = false;
 static jmp_buf scheduler;
 static void (*body)(void*);
 static void* kernel;
@@ -29,22 +42,26 @@ static void* kernel;
 static unsigned warp() { return threadIdx.x / 32 * 32; }
 static void fiber() {
     body(kernel);
-    fibers[threadIdx.x].done = true;
-    ++block.ended;
-    ++warps[threadIdx.x / 32].ended;
+    block->fibers[threadIdx.x].done = true;
+    for (Group* group : {&everyone, &block->all, &block->warps[threadIdx.x / 32]}) ++group->ended;
     _longjmp(scheduler, 1);
 }
 
 // A context begins a fiber; from then on jumps, which ask nothing of the system, lead out of it and back.
-static void leave(unsigned self) {
-    if (_setjmp(fibers[self].place) == 0) _longjmp(scheduler, 1);
+static void leave(Fiber& self) {
+    if (_setjmp(self.place) == 0) _longjmp(scheduler, 1);
 }
-static void resume(unsigned i) {
+static void resume(unsigned first, unsigned of_cluster, unsigned i) {
+    block = &blocks_of_cluster[of_cluster];
+    blockIdx.x = first + of_cluster;
     threadIdx.x = i;
+    shared_memory = block->bytes.data();
+    slots = block->slots.data();
+    Fiber& next = block->fibers[i];
     if (_setjmp(scheduler) != 0) return;
-    if (fibers[i].started) _longjmp(fibers[i].place, 1);
-    fibers[i].started = true;
-    setcontext(&fibers[i].start);
+    if (next.started) _longjmp(next.place, 1);
+    next.started = true;
+    setcontext(&next.start);
 }
 
 static void apart(int line, int other) {
@@ -54,63 +71,91 @@ static void apart(int line, int other) {
 
 // Wait until all threads of the group have come here.
 static void barrier(Group& group, int line) {
-    const unsigned self = threadIdx.x;
-    const unsigned long meeting = group.meetings;
+    Fiber& self = block->fibers[threadIdx.x];
+    self.group = &group;
+    self.meeting = group.meetings;
     if (group.arrived++ == 0) group.line = line;
     if (group.line != line) apart(line, group.line);
     if (group.arrived == group.size) {
         group.arrived = 0;
         ++group.meetings;
     }
-    while (group.meetings == meeting) {
+    while (group.meetings == self.meeting) {
         if (group.ended > 0) apart(line, 0);
         leave(self);
     }
 }
-void sync_block(int line) { barrier(block, line); }
-void sync_warp(int line) { barrier(warps[threadIdx.x / 32], line); }
+void sync_cluster(int line) { barrier(everyone, line); }
+void sync_block(int line) { barrier(block->all, line); }
+void sync_warp(int line) { barrier(block->warps[threadIdx.x / 32], line); }
+unsigned char* of_block(unsigned char* place, unsigned other) {
+    return blocks_of_cluster.at(other).bytes.data() + (place - shared_memory);
+}
 unsigned ballot(bool x, int line) {
     slots[threadIdx.x] = x;
     sync_warp(line);
     unsigned votes = 0;
-    for (unsigned i = 0; i < 32 && warp() + i < fibers.size(); ++i) votes |= (slots[warp() + i] != 0) << i;
+    for (unsigned i = 0; i < 32 && warp() + i < block->fibers.size(); ++i) votes |= (slots[warp() + i] != 0) << i;
     sync_warp(line);
     return votes;
 }
 bool block_or(bool x, int line) {
     slots[threadIdx.x] = x;
     sync_block(line);
-    const bool any = std::any_of(slots, slots + fibers.size(), [](double slot) { return slot != 0; });
+    const bool any = std::any_of(slots, slots + block->fibers.size(), [](double slot) { return slot != 0; });
     sync_block(line);
     return any;
 }
 
-void run(unsigned blocks, unsigned threads, unsigned long bytes, void (*given)(void*), void* given_kernel) {
+static Block fresh(unsigned threads, unsigned long bytes, std::vector<char>* stacks) {
+    Block made;
+    made.bytes.assign(bytes, 0xff);  // NaN, so that a value read before it was written shows
+    made.slots.assign(threads, 0);
+    made.fibers.assign(threads, Fiber{});
+    made.all = Group{threads};
+    for (unsigned first = 0; first < threads; first += 32) made.warps.push_back(Group{std::min(32u, threads - first)});
+    for (unsigned i = 0; i < threads; ++i) {
+        ucontext_t& start = made.fibers[i].start;
+        getcontext(&start);
+        start.uc_stack.ss_sp = stacks[i].data();
+        start.uc_stack.ss_size = stacks[i].size();
+        makecontext(&start, fiber, 0);
+    }
+    return made;
+}
+
+// Every thread of the block goes on as far as it can without the other blocks. False where none could.
+static bool run_block(unsigned first, unsigned of_cluster) {
+    std::vector<Fiber>& fibers = blocks_of_cluster[of_cluster].fibers;
+    const unsigned threads = fibers.size();
+    bool any = false;
+    for (bool moved = true; moved; any = any || moved) {
+        moved = false;
+        for (unsigned k = 0; k < threads; ++k) {
+            const Fiber& next = fibers[backwards ? threads - 1 - k : k];
+            const bool waits = next.started && next.group->meetings == next.meeting && next.group->ended == 0;
+            if (next.done || waits) continue;
+            resume(first, of_cluster, &next - fibers.data());
+            moved = true;
+        }
+    }
+    return any;
+}
+
+extern "C" void set_order(int given) { backwards = given; }
+
+void run(unsigned blocks, unsigned threads, unsigned long bytes, unsigned cluster, void (*given)(void*), void* given_kernel) {
     body = given;
     kernel = given_kernel;
-    std::vector<unsigned char> bytes_of_block;
-    std::vector<double> slot_of_thread;
-    stacks.assign(threads, std::vector<char>(64 << 10));
-    for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {
-        bytes_of_block.assign(bytes, 0xff);  // NaN, so that a value read before it was written shows
-        slot_of_thread.assign(threads, 0);
-        shared_memory = bytes_of_block.data();
-        slots = slot_of_thread.data();
-        fibers.assign(threads, Fiber{});
-        block = Group{threads};
-        warps.clear();
-        for (unsigned first = 0; first < threads; first += 32) warps.push_back(Group{std::min(32u, threads - first)});
-        for (unsigned i = 0; i < threads; ++i) {
-            ucontext_t& start = fibers[i].start;
-            getcontext(&start);
-            start.uc_stack.ss_sp = stacks[i].data();
-            start.uc_stack.ss_size = stacks[i].size();
-            makecontext(&start, fiber, 0);
+    std::vector<std::vector<char>> stacks(threads * cluster, std::vector<char>(64 << 10));
+    for (unsigned first = 0; first < blocks; first += cluster) {
+        everyone = Group{threads * cluster};
+        blocks_of_cluster.clear();
+        for (unsigned i = 0; i < cluster; ++i) blocks_of_cluster.push_back(fresh(threads, bytes, &stacks[i * threads]));
+        for (bool any = true; any;) {
+            any = false;
+            for (unsigned i = 0; i < cluster; ++i) any = run_block(first, backwards ? cluster - 1 - i : i) || any;
         }
-        for (bool running = true; running;) {
-            running = false;
-            for (unsigned i = 0; i < threads; ++i)
-                if (!fibers[i].done) { running = true; resume(i); }
-        }
+        if (everyone.ended < everyone.size) apart(everyone.line, block->all.line);
     }
 }

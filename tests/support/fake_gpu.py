@@ -20,6 +20,7 @@ def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(nvrtc, "_libraries", lambda: ("NVRTC", "the driver"))
     monkeypatch.setattr(syev, "_library", lambda: "libcusolver")
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: 226 << 10)
+    monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 132)
     cached = tiles.obstacle, tiles.largest_group, nvrtc.obstacle, syev.obstacle
     for predicate in cached:
         predicate.cache_clear()

@@ -4,10 +4,13 @@
 
 typedef unsigned long long counter;
 
-#if defined(OF_jacobi)
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#if defined(OF_jacobi) || defined(OF_jacobi_cluster)
 extern "C" void run_eigh(unsigned blocks, unsigned threads, unsigned bytes, const real* M, const real* start, real* w, real* V,
                          real* workspace, counter* nonfinite, int* sweeps, int64 batch, int n) {
-    launch(blocks, threads, bytes, [=] { eigh(M, start, w, V, workspace, nonfinite, sweeps, batch, n); });
+    launch(blocks, threads, bytes, [=] { eigh(M, start, w, V, workspace, nonfinite, sweeps, batch, n); }, CLUSTER);
 }
 #elif defined(OF_spectral)
 extern "C" void run_value(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* given,

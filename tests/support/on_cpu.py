@@ -49,6 +49,7 @@ class Kernel:
     """What stands in for `nvrtc.Kernel`."""
 
     folder: Path
+    backwards = False  # the last block and thread go first
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
         source = KERNELS / file
@@ -57,10 +58,12 @@ class Kernel:
         options = [f'-DKERNEL="{source}"', f"-DOF_{source.stem}", *(f"-D{key}={value}" for key, value in defines.items())]
         emulator = compiled(self.folder / "emulator.o", "-c", str(HERE / "emulator.cpp"))  # once for all kernels
         compiled(library, "-shared", "-Wl,-Bsymbolic", *options, str(HERE / "on_cpu.cpp"), str(emulator))
-        self.run = getattr(ctypes.CDLL(str(library)), f"run_{name}")
+        self.library = ctypes.CDLL(str(library))
+        self.run = getattr(self.library, f"run_{name}")
         self.shared = shared
 
     def launch(self, device: int, blocks: int, threads: int, *arguments: nvrtc.Argument) -> None:
+        self.library.set_order(self.backwards)
         self.run(blocks, threads, self.shared, *arguments)
 
 
@@ -73,6 +76,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
     Kernel.folder = folder_in(root if os.access(root, os.W_OK) else tmp_path_factory.getbasetemp())
     monkeypatch.setattr(nvrtc, "Kernel", Kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
+    monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     for module in (jacobi, power, qr, scale, small_svd, spectral, svd, syev):

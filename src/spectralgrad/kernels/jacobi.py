@@ -1,4 +1,4 @@
-"""Eigenpairs of real symmetric matrices in one kernel; see jacobi.cu for the method.
+"""Eigenpairs of real symmetric matrices in one kernel; see jacobi.cu for the method, jacobi_cluster.cu for few matrices.
 
 The plain-torch twin is the solver in linalg/solvers/jacobi.py.
 """
@@ -31,10 +31,12 @@ class Division(NamedTuple):
 
     PLAYER: int  # rows that take part in the tournament together
     LANES: int  # threads that hold the rows of two players; a power of two
+    CLUSTER: int = 1  # blocks of a matrix
+    threads: int = 0  # of a block, at least: more than the tournament takes share the rest of the work
 
 
 class Shape(NamedTuple):
-    """How a matrix is laid over threads and memory; the names are those of jacobi.cu."""
+    """How a matrix is laid over threads and memory; the names are those of jacobi.cu and jacobi_cluster.cu."""
 
     N: int
     PLAYER: int
@@ -44,6 +46,7 @@ class Shape(NamedTuple):
     PAD: int
     WARM: int
     IN_GLOBAL: int
+    CLUSTER: int
     matrix: int  # numbers that a matrix takes, with its starting basis
     shared: int  # bytes for a block
 
@@ -61,10 +64,23 @@ _MANY = {
 }
 _MANY_MATRICES = 2048
 _LARGE = Division(2, 32)
+# Clusters of blocks, the first for which n is large enough, but not above the second number, and the batch leaves so many
+# multiprocessors idle.
+_CLUSTERS = {
+    4: ((33, 64, Division(1, 8, 2, 256)), (65, 128, Division(2, 16, 4, 256))),
+    8: ((33, 64, Division(1, 16, 4, 256)), (65, 128, Division(1, 32, 4, 512))),
+}
 
 
-def division(n: int, size: int, batch: int) -> Division:
-    """For a batch of matrices of ``n`` rows of numbers of ``size`` bytes."""
+def division(n: int, size: int, batch: int, idle: int = 0) -> Division:
+    """For a batch of matrices of ``n`` rows of numbers of ``size`` bytes.
+
+    Args:
+        idle: multiprocessors that clusters of blocks may take.
+    """
+    for least, largest, found in _CLUSTERS[size]:
+        if least <= n <= largest and batch * found.CLUSTER <= idle:
+            return found
     tables = (_MANY, _FEW) if batch >= _MANY_MATRICES else (_FEW,)
     return next((found for table in tables for largest, found in table[size] if n <= largest), _LARGE)
 
@@ -78,35 +94,37 @@ def team_of(lanes: int, tables: int, most: int = 1024) -> int:
 @lru_cache(maxsize=1024)
 def shape(n: int, size: int, shared_memory: int, division: Division, warm: bool = False) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes, with a starting basis or without."""
-    player, lanes = division
-    N = _rows(n, player)
-    team = team_of(lanes, N // (2 * player))
-    matrices = max(1, 64 // team) if team <= 32 else 1
+    player, lanes, cluster, threads = division
+    N = _rows(n, player * cluster)
+    team = max(threads, team_of(lanes, N // (2 * player * cluster)))
+    matrices = max(1, 64 // team) if team <= 32 and cluster == 1 else 1
     pad = _pad(N, size, division)
     matrix = (1 + warm) * N * (N + pad)
-    small = matrices * (2 * N * size + 2 * N * 4)  # lengths and values, order and source
+    vectors = 2 if cluster == 1 else 3  # lengths and values, what other blocks found
+    small = matrices * N * (vectors * size + 2 * 4)  # and order and source
     shared = matrices * matrix * size + small
-    in_global = shared > shared_memory
-    return Shape(N, player, lanes, team, matrices, pad, int(warm), int(in_global), matrix, small if in_global else shared)
+    in_global = int(shared > shared_memory)
+    inside = small if in_global else shared
+    return Shape(N, player, lanes, team, matrices, pad, int(warm), in_global, cluster, matrix, inside)
 
 
-def _rows(n: int, player: int) -> int:
-    """``n`` rounded up, to a whole number of 16 bytes and an even number of players."""
-    multiple = max(4, 2 * player)
+def _rows(n: int, players: int) -> int:
+    """``n`` rounded up, to a whole number of 16 bytes and an even number of players in every block."""
+    multiple = max(4, 2 * players)
     return max(multiple, -(-n // multiple) * multiple)
 
 
 def _pad(N: int, size: int, division: Division) -> int:
     """Numbers between two rows. Eight threads read at once: where fewer lanes than that hold a row, the rows of neighbouring
     players should lie in different banks."""
-    player, lanes = division
+    player, lanes = division[:2]
     vector, at_once = _CHUNK // size, lanes * _CHUNK
     pads = range(vector, N // 4 + 1, vector) if at_once < _BANKS else ()
     return next((pad for pad in pads if player * (N + pad) * size % _BANKS == at_once), vector)
 
 
 def defines(layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
-    """The compile-time constants of jacobi.cu."""
+    """The compile-time constants of jacobi.cu and jacobi_cluster.cu."""
     return {
         **{name: getattr(layout, name) for name in layout._fields[: layout._fields.index("matrix")]},
         **nvrtc.numbers(dtype),
@@ -162,8 +180,11 @@ class Grid(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _kernel(n: int, dtype: torch.dtype, device: int, batch: int, warm: bool) -> tuple[nvrtc.Kernel, Grid]:
-    layout = shape(n, dtype.itemsize, nvrtc.shared_memory(device), division(n, dtype.itemsize, batch), warm)
-    blocks = -(-batch // layout.MATRICES)
+    size, memory = dtype.itemsize, nvrtc.shared_memory(device)
+    layout = shape(n, size, memory, division(n, size, batch, 0 if warm else nvrtc.for_clusters(device)), warm)
+    if layout.IN_GLOBAL and layout.CLUSTER > 1:  # too little shared memory for what the table was made for
+        layout = shape(n, size, memory, division(n, size, batch), warm)
+    blocks = -(-batch // layout.MATRICES) * layout.CLUSTER
     workspace = blocks * layout.MATRICES * layout.matrix if layout.IN_GLOBAL else 0
     numbers = c_longlong(batch), c_int(n)
     return _compiled(layout, dtype, device), Grid(blocks, layout.TEAM * layout.MATRICES, workspace, numbers)
@@ -171,7 +192,8 @@ def _kernel(n: int, dtype: torch.dtype, device: int, batch: int, warm: bool) -> 
 
 @lru_cache(maxsize=256)
 def _compiled(layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
-    return nvrtc.Kernel("jacobi.cu", "eigh", defines(layout, dtype), layout.shared, device)
+    file = "jacobi.cu" if layout.CLUSTER == 1 else "jacobi_cluster.cu"
+    return nvrtc.Kernel(file, "eigh", defines(layout, dtype), layout.shared, device)
 
 
 def power_of_two(x: int) -> int:

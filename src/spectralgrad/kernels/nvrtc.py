@@ -24,6 +24,7 @@ from .devices import cuda_obstacle
 REAL = {torch.float32: "float", torch.float64: "double"}
 _DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RESERVED = 1 << 10  # bytes of a block's shared memory that are left alone
+_CLUSTERS_SINCE = 9  # major compute capability
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
@@ -96,6 +97,13 @@ def shared_memory(device: int) -> int:
     """Bytes of shared memory that one block may ask for."""
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", 48 << 10)) - _RESERVED
+
+
+@lru_cache(maxsize=64)
+def for_clusters(device: int) -> int:
+    """Multiprocessors of a device that runs clusters of blocks; else 0."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(properties.multi_processor_count) if properties.major >= _CLUSTERS_SINCE else 0
 
 
 def addresses(*memory: Memory | None) -> list[Argument]:

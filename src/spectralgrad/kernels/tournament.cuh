@@ -5,15 +5,15 @@
 // rows through shared memory, the barrier after a round, and the chain from a dot product to an angle. The first two come once
 // for PLAYER turns of a row. In the third, the lanes share the angles out.
 //
-// Compile-time, besides what teams.cuh asks for: N (rows, and numbers of a row; a multiple of 4 and of 2 PLAYER), PLAYER (1, 2 or 4),
-// PAD (numbers between two rows), NEGLIGIBLE (cosine of two rows that
-// counts as rounding), TINY (the smallest normal number).
+// Compile-time, besides what teams.cuh asks for: N (numbers of a row, a multiple of 4), PLAYER (1, 2 or 4), PAD (numbers between
+// two rows), NEGLIGIBLE (cosine of two rows that counts as rounding), TINY (the smallest normal number); and ROWS (how many rows
+// there are, a multiple of 2 PLAYER), a constant that stands before this file.
 
 #include "teams.cuh"
 
 constexpr int CHUNKS = N / VEC;                               // of a row
 constexpr int STEPS = (CHUNKS + LANES - 1) / LANES;           // chunks of a row that a lane holds
-constexpr int PLAYERS = N / PLAYER;                           // an even number
+constexpr int PLAYERS = ROWS / PLAYER;                        // an even number
 constexpr int TABLES = PLAYERS / 2;                           // meetings of a round
 constexpr bool SOME_IDLE = TABLES % SLOTS != 0;               // in the last turn of a round some slots have no meeting
 constexpr int STRIDE = N + PAD;                               // from row to row; columns then fall into several banks
@@ -48,9 +48,11 @@ __device__ __forceinline__ float sine_of(float u) {
     const float inverse = (0.99999981f - 0.99994326f * v) + w * ((0.99730699f - 0.95429089f * v) + w * 0.66780324f);
     return 2 * u * (1 - v * inverse);
 }
+// In double precision a guess of the inverse is off by some e of single precision: 1 + e + e^2 times it is the inverse.
 __device__ __forceinline__ double sine_of(double u) {
-    const double x = 1 + u * u, y = rough_inverse((float)x), z = y * (2 - x * y);
-    return 2 * u * z * (2 - x * z);
+    const float guess = rough_inverse(1 + (float)u * (float)u);
+    const double inverse = guess, first = 2 * u * inverse, e = 1 - (1 + u * u) * inverse;
+    return first + first * (e + e * e);
 }
 
 // The turn of two rows whose squared lengths are a and b and whose product is c. Rows that are orthogonal to rounding are not
@@ -131,8 +133,11 @@ __device__ __forceinline__ bool turn(Chunk (&x)[2 * PLAYER][STEPS], real (&lengt
     if (SHARED_OUT > 1) {
         real a = length[Pair<r>::first(0)], b = length[Pair<r>::second(0)];
         #pragma unroll
-        for (int i = 1; i < PLAYER; ++i)
-            if (lane % PLAYER == i) { a = length[Pair<r>::first(i)]; b = length[Pair<r>::second(i)]; }
+        for (int i = 1; i < PLAYER; ++i) {  // values, not places: an index known at run time only would send them to memory
+            const real other_a = length[Pair<r>::first(i)], other_b = length[Pair<r>::second(i)];
+            a = lane % PLAYER == i ? other_a : a;
+            b = lane % PLAYER == i ? other_b : b;
+        }
         const Turn own = turn_of(a, b, c[0], largest);
         #pragma unroll
         for (int i = 0; i < PLAYER; ++i) {
@@ -177,36 +182,80 @@ __device__ __forceinline__ bool turn_all(Chunk (&x)[2 * PLAYER][STEPS], real (&l
     return false;
 }
 
-// Players p and q meet: every row of one and every row of the other become orthogonal, one pair after the other, and in the
-// first round of a sweep those of the same player too. An idle group of lanes works along and touches no row.
+// The rows of player p into registers, as those of the SIDE-th of two who meet. For idle lanes zeros.
+template <int SIDE>
+__device__ __forceinline__ void take(const real* G, const real* length, int p, Chunk (&x)[2 * PLAYER][STEPS], real (&own)[2 * PLAYER],
+                                     int lane, bool idle) {
+    #pragma unroll
+    for (int i = 0; i < PLAYER; ++i) {
+        const int row = p * PLAYER + i, at = SIDE * PLAYER + i;
+        const Chunk* from = reinterpret_cast<const Chunk*>(G + row * STRIDE);
+        own[at] = idle ? real(1) : length[row];
+        #pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            const int j = lane + k * LANES;
+            if (!idle && (CHUNKS % LANES == 0 || j < CHUNKS)) x[at][k] = from[j]; else x[at][k] = Chunk{};
+        }
+    }
+}
+
+// And back.
+template <int SIDE>
+__device__ __forceinline__ void give(real* G, real* length, int p, const Chunk (&x)[2 * PLAYER][STEPS], const real (&own)[2 * PLAYER],
+                                     int lane) {
+    #pragma unroll
+    for (int i = 0; i < PLAYER; ++i) {
+        const int row = p * PLAYER + i, at = SIDE * PLAYER + i;
+        Chunk* to = reinterpret_cast<Chunk*>(G + row * STRIDE);
+        if (lane == 0) length[row] = own[at];
+        #pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            const int j = lane + k * LANES;
+            if (CHUNKS % LANES == 0 || j < CHUNKS) to[j] = x[at][k];
+        }
+    }
+}
+
+// Every row of one player and every row of the other become orthogonal, one pair after the other, and with `inside` those of
+// the same player too. Returns whether any turned; by then all lanes of a warp have read the lengths in memory.
+__device__ __forceinline__ bool turn_rows(Chunk (&x)[2 * PLAYER][STEPS], real (&own)[2 * PLAYER], int lane, bool inside, Largest& largest) {
+    bool turned = inside && turn_all<1 - PLAYER, -1>(x, own, lane, largest);
+    turned = turn_all<0, PLAYER - 1>(x, own, lane, largest) || turned;
+    __syncwarp();
+    return turned;
+}
+
+// Players p and q meet, in the first round of a sweep each with itself too. An idle group of lanes works along and touches no row.
 __device__ __forceinline__ void meet(real* G, real* length, int p, int q, int lane, bool idle, bool inside, Largest& largest) {
     Chunk x[2 * PLAYER][STEPS];
     real own[2 * PLAYER];
     idle = SOME_IDLE && idle;
-    #pragma unroll
-    for (int i = 0; i < 2 * PLAYER; ++i) {
-        const int row = (i < PLAYER ? p : q) * PLAYER + i % PLAYER;
-        const Chunk* from = reinterpret_cast<const Chunk*>(G + row * STRIDE);
-        own[i] = idle ? real(1) : length[row];
-        #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            const int j = lane + k * LANES;
-            if (!idle && (CHUNKS % LANES == 0 || j < CHUNKS)) x[i][k] = from[j]; else x[i][k] = Chunk{};
+    take<0>(G, length, p, x, own, lane, idle);
+    take<1>(G, length, q, x, own, lane, idle);
+    if (!turn_rows(x, own, lane, inside, largest)) return;  // an idle one turns nothing
+    give<0>(G, length, p, x, own, lane);
+    give<1>(G, length, q, x, own, lane);
+}
+
+// What a rotation brings back into a pair that was done is a cosine times its sine, and what a rough angle leaves is a cosine
+// times ROUGH: a sweep for which this is false left no more than rounding. Eigenvalues that are close turn by large angles, so
+// they are waited for.
+__device__ __forceinline__ bool unfinished(Largest found) {
+    return found.cosine * fmax(found.sine, real(ROUGH * ROUGH)) > real(NEGLIGIBLE) * real(NEGLIGIBLE);
+}
+
+// Squares of the norms of all rows.
+__device__ __forceinline__ void measure(const real* G, real* length, int t) {
+    for (int k = t / LANES; k < (ROWS + SLOTS - 1) / SLOTS * SLOTS; k += SLOTS) {
+        real a = 0;
+        if (k < ROWS) {
+            const Chunk* row = reinterpret_cast<const Chunk*>(G + k * STRIDE);
+            for (int i = t % LANES; i < CHUNKS; i += LANES)
+                #pragma unroll
+                for (int v = 0; v < VEC; ++v) a += row[i].x[v] * row[i].x[v];
         }
+        a = pair_sum(a);
+        if (t % LANES == 0 && k < ROWS) length[k] = a;
     }
-    bool turned = inside && turn_all<1 - PLAYER, -1>(x, own, lane, largest);
-    turned = turn_all<0, PLAYER - 1>(x, own, lane, largest) || turned;
-    __syncwarp();  // all lanes have read the lengths
-    if (!turned) return;  // an idle one turns nothing
-    #pragma unroll
-    for (int i = 0; i < 2 * PLAYER; ++i) {
-        const int row = (i < PLAYER ? p : q) * PLAYER + i % PLAYER;
-        Chunk* to = reinterpret_cast<Chunk*>(G + row * STRIDE);
-        if (lane == 0) length[row] = own[i];
-        #pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            const int j = lane + k * LANES;
-            if (CHUNKS % LANES == 0 || j < CHUNKS) to[j] = x[i][k];
-        }
-    }
+    team_sync();
 }
