@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spectralgrad.kernels import jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
+from spectralgrad.kernels import eigenpairs, jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
 
 REALS = [torch.float32, torch.float64]
 DTYPES = [*REALS, torch.complex64, torch.complex128]
@@ -38,7 +38,7 @@ def compiles(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         assert nvrtc._compile(library, file, defines, CAPABILITY)
         compiled.append(name)
 
-    modules = (jacobi, power, qr, scale, small_svd, spectral, svd, syev)
+    modules = (eigenpairs, jacobi, power, qr, scale, small_svd, spectral, svd, syev)
     cached = [getattr(module, name) for module in modules for name in ("_kernel", "_compiled") if hasattr(module, name)]
     monkeypatch.setattr(nvrtc, "Kernel", kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
@@ -73,6 +73,8 @@ def test_what_stands_around_others(dtype: torch.dtype, compiles: list[str]) -> N
         for name in ("exponent", "shift"):
             scale._compiled(name, dtype, 0)
         jacobi._kernel(8, dtype, 0, 1, False)
+        for n in (16, 66):
+            eigenpairs._compiled(spectral.shape(n, dtype.itemsize), eigenpairs.Limits(1e3, 2.0), dtype, 0)
     assert compiles
 
 

@@ -133,8 +133,7 @@ static bool run_block(unsigned first, unsigned of_cluster) {
         moved = false;
         for (unsigned k = 0; k < threads; ++k) {
             const Fiber& next = fibers[backwards ? threads - 1 - k : k];
-            const bool waits = next.started && next.group->meetings == next.meeting && next.group->ended == 0;
-            if (next.done || waits) continue;
+            if (next.done || (next.started && next.group->meetings == next.meeting && next.group->ended == 0)) continue;
             resume(first, of_cluster, &next - fibers.data());
             moved = true;
         }

@@ -2,8 +2,8 @@
 // vote or shuffle, and every block of a cluster until it waits for another. Threads that meet at different barriers are found
 // and end the program: on a GPU they would wait for ever. Races are not found, compute-sanitizer does that on a GPU; but
 // set_order(1) lets the last block and thread go first, and what depends on the order then has other bits. What runs the
-// fibers is in emulator.cpp, which is compiled once for all kernels: this file stays short and includes
-// nothing, since each kernel includes it: <cmath> alone is 20,000 lines.
+// fibers is in emulator.cpp, which is compiled once for all kernels: this file stays short and includes nothing, since each
+// kernel includes it: <cmath> alone is 20,000 lines.
 #pragma once
 #define __device__
 #define __global__

@@ -1,4 +1,5 @@
-// Products of matrices in shared memory, for the kernels of one block a matrix: spectral.cu, power_series.cu.
+// Products of matrices in shared memory, for the kernels of one block a matrix: spectral.cu, eigenpairs.cu,
+// power_series.cu.
 //
 // All are sums over k of left[k][i] right[k][j], so that a thread reads its entries of a row 16 bytes at a time. It owns
 // TILE x TILE entries of the result: TILE = 4 neighbours, or for TILE = 8 four neighbours in each half of the row.
@@ -51,6 +52,15 @@ __device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
     for (int r = 0; r < TILE; ++r)
         #pragma unroll
         for (int c = 0; c < TILE; ++c) put(at(y, r), at(x, c), acc[r][c]);
+}
+
+template <class Change>
+__device__ __forceinline__ void change(real (&acc)[TILE][TILE], Change to) {
+    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
+    #pragma unroll
+    for (int r = 0; r < TILE; ++r)
+        #pragma unroll
+        for (int c = 0; c < TILE; ++c) acc[r][c] = to(at(y, r), at(x, c), acc[r][c]);
 }
 
 __device__ __forceinline__ real inside(const real* X, int n, int i, int j) { return i < n && j < n ? X[i * n + j] : real(0); }

@@ -10,13 +10,12 @@
 // becomes of eigenvalues that are zero to rounding), FLOOR (1: eigenvalues below `floor` are replaced by it).
 
 #include "products.cuh"
+#include "range.cuh"
 
 enum ScalarFunction { GIVEN, SQRT, INVERSE_SQRT, POWER, LOG, EXP };
 enum Border { NOTHING, TO_ZERO, TO_ROUNDING, NOT_NEGATIVE };
 constexpr int ZERO = 4;        // times EPS times the largest eigenvalue: as in linalg/scalars.py
 constexpr int ORDINARY = sizeof(real) == 4 ? 20 : 200;  // |exponent| of eigenvalues whose powers are no trouble
-constexpr int NO_EXPONENT = -100000;
-constexpr int FURTHEST = sizeof(real) == 4 ? 252 : 2044;  // 2^k in two steps that are both in range
 
 struct Value { real at; bool clamped; };
 
@@ -32,12 +31,6 @@ __device__ __forceinline__ Value clamp(real w, real tolerance, real floor) {
     if (BORDER == NOT_NEGATIVE && w < 0) return {real(0), false};
     return {w, false};
 }
-
-// Overflow cut to the largest number; NaN stays.
-__device__ __forceinline__ real bounded(real x) { return x != x ? x : fmin(fmax(x, -real(LARGEST)), real(LARGEST)); }
-
-// x 2^k in two steps: 2^k itself may be out of range.
-__device__ __forceinline__ real shifted(real x, int k) { return bounded(x * ldexp(real(1), k / 2) * ldexp(real(1), k - k / 2)); }
 
 __device__ __forceinline__ real f(real c, real alpha) {
     switch (KIND) {
@@ -141,29 +134,20 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     G += matrix * n * n;
     if (threadIdx.x == 0) *largest_exponent = NO_EXPONENT;
     __syncthreads();
-    real largest = 0;
-    bool broken = false;
-    for (int k = threadIdx.x; k < n * n; k += THREADS) {
-        const real g = fabs(G[k]);
-        broken = broken || !(g <= real(LARGEST));
-        largest = fmax(largest, g);
-    }
-    int own = NO_EXPONENT;
-    if (largest > 0 && !broken) frexp(largest, &own);
-    atomicMax(largest_exponent, own);
-    broken = __syncthreads_or(broken);
+    const bool broken = __syncthreads_or(raise(largest_exponent, G, n * n, 0, THREADS));
     const int e = *largest_exponent == NO_EXPONENT ? 0 : *largest_exponent;
-    const real down = ldexp(real(1), -e / 2), down_again = ldexp(real(0.5), -e + e / 2);
+    const PowerOfTwo down(-e - 1);  // and a half, for the symmetric part
     const Scaling scale_1 = scaling(w, n, real(alpha), real(floor));
     for (int k = threadIdx.x; k < N * N; k += THREADS) {
         const int i = k / N, j = k % N;
         const real x = inside(V, n, i, j);
         U[i * STRIDE + j] = x;
         Ut[j * STRIDE + i] = x;
-        X[i * STRIDE + j] = inside(G, n, i, j) * down * down_again + inside(G, n, j, i) * down * down_again;
+        X[i * STRIDE + j] = inside(G, n, i, j) * down + inside(G, n, j, i) * down;
     }
-    const real floor_1 = KIND == EXP ? real(floor) - scale_1.shift : shifted(real(floor), -scale_1.k);
-    for (int i = threadIdx.x; i < n; i += THREADS) l[i] = KIND == EXP ? w[i] - scale_1.shift : shifted(w[i], -scale_1.k);
+    const PowerOfTwo to_1(-scale_1.k);
+    const real floor_1 = KIND == EXP ? real(floor) - scale_1.shift : bounded(real(floor) * to_1);
+    for (int i = threadIdx.x; i < n; i += THREADS) l[i] = KIND == EXP ? w[i] - scale_1.shift : bounded(w[i] * to_1);
     __syncthreads();
     real acc[TILE][TILE];
     const auto keep = [&](int i, int j, real x) { X[i * STRIDE + j] = x; };
@@ -193,9 +177,9 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     product(acc, n, Ut, X, nullptr);  // V (F * E V^T)
     const double power = fmin(fmax(scale_1.power, -double(FURTHEST)), double(FURTHEST)), whole = ::floor(power);
     const double rest = exp2(power - whole);
-    const int back = max(-FURTHEST, min(FURTHEST, int(whole) + e));
-    const real up = ldexp(real(1), back / 2), up_again = ldexp(real(1), back - back / 2), factor = real(scale * rest);
+    const PowerOfTwo back(int(whole) + e);
+    const real factor = real(scale * rest);
     each(acc, [&](int i, int j, real x) {
-        if (i < n && j < n) out[(matrix * n + i) * n + j] = broken ? sqrt(real(-1)) : bounded(factor * x * up * up_again);
+        if (i < n && j < n) out[(matrix * n + i) * n + j] = broken ? sqrt(real(-1)) : bounded(factor * x * back);
     });
 }

@@ -56,6 +56,10 @@ class Decomposition(Protocol):
         """Cotangents of the matrices; at least one of ``cotangents`` is not None."""
         ...
 
+    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
+        """Whether the pullback of these looks after scales itself."""
+        ...
+
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
         """Derivatives of the factors; at least one of ``directions`` is not None."""
         ...
@@ -119,6 +123,8 @@ def _both_scaled(
 
 
 def _pull_scaled(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
+    if decomposition.takes_any_scale(factors, cotangents):
+        return decomposition.pullback(factors, cotangents)
     scales, unit, t, g = _both_scaled(decomposition, factors, cotangents)
     pulled = decomposition.pullback(unit, g)
     return tuple(_at(x, t, _minus(q)) for x, q in zip(pulled, scales.matrices, strict=True))  # type: ignore[misc]

@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import DtypeError, ShapeError
+from spectralgrad.kernels import eigenpairs as eigenpairs_kernel
+from spectralgrad.kernels.eigenpairs import Cotangents, Limits
 from spectralgrad.validation import (
     as_given,
     as_square,
@@ -23,15 +25,16 @@ from .calculus import call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Scales, Some, factorise
 from .power.iteration import power_eigh
-from .precision import hermitian_part, matmul, rounding_of, sandwich
+from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
-from .rules.base import seen
-from .scaling import exponent
+from .rules.base import CLOSE, seen
+from .scaling import exponent, shifted
 from .solvers import Solver, decompose
 
 __all__ = ["Eigenpairs", "eigh", "eigvalsh"]
 
 Triangle = Literal["L", "U"]
+_LIMITS = Limits(CLOSE, NOISE)
 
 
 class Eigenpairs(NamedTuple):
@@ -136,8 +139,18 @@ class _Eigh:
         k = exponent(factors[0], 1)
         return Scales((k, None), (k,))
 
+    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
+        gw, gV = cotangents
+        return gV is not None and not torch.compiler.is_compiling() and eigenpairs_kernel.runs_on(factors[1], gw, gV)
+
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (w, V), (gw, gV) = factors, cotangents
+        if self.takes_any_scale(factors, cotangents):
+            assert gV is not None
+            k = exponent(w, 1) if self.rule.scale_free else None
+            unit = w if k is None else shifted(w, -k)
+            K = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
+            return (eigenpairs_kernel.pullback(unit, V, K, Cotangents(gw, gV), _LIMITS, k),)
         if gV is None:
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)

@@ -105,6 +105,9 @@ class _Generalized:
         k = exponent(w, 1)
         return Scales((k, v), (k - 2 * v, -2 * v))
 
+    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
+        return False
+
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, Tensor]:
         (w, V), (gw, gV) = factors, cotangents
         by_w = torch.zeros_like(w) if gw is None else gw

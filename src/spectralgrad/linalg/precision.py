@@ -12,7 +12,7 @@ from spectralgrad.compiling import constant_when_compiled
 
 WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
-_NOISE = 2  # times eps times the length of two columns: measured, the rounding of their products stays below it
+NOISE = 2  # times eps times the length of two columns: measured, the rounding of their products stays below it
 _REDUCED = ("tf32", "bf16")
 _read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
 
@@ -76,4 +76,4 @@ def rounding_of(*columns: Tensor) -> Tensor:
     over the given X (*B, m, n)."""
     size = sum(torch.linalg.vector_norm(x, dim=-2) for x in columns)
     assert isinstance(size, Tensor)
-    return _NOISE * torch.finfo(size.dtype).eps * (size.unsqueeze(-1) + size.unsqueeze(-2))
+    return NOISE * torch.finfo(size.dtype).eps * (size.unsqueeze(-1) + size.unsqueeze(-2))

@@ -149,6 +149,9 @@ class _Svd:
         size = torch.where(S > 0, S, 1)[..., :1].detach()
         return self.rule.coefficients(S / size) / size.unsqueeze(-1)
 
+    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
+        return False
+
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (U, S, Vh), (gU, gS, gVh) = factors, cotangents
         V = Vh.mH

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..scaling import in_batched_backward
 
-_CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
+CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
 
 
 class Rule(ABC):
@@ -76,6 +76,6 @@ def seen(K: Tensor, X: Tensor, noise: Tensor, eigenvalues: Tensor) -> Tensor:
     """
     if in_batched_backward(X):  # which cannot detach
         return X
-    close = K.abs() * scale(eigenvalues) > _CLOSE
+    close = K.abs() * scale(eigenvalues) > CLOSE
     skew = (X - X.mH) / 2
     return X - torch.where(close & (skew.abs() <= noise), skew, 0).detach()
