@@ -16,10 +16,17 @@ pytestmark = pytest.mark.usefixtures("on_cpu")
 
 
 def ident(x: object) -> str:
-    return cases.ident(getattr(x, "__name__", x))
+    return str(cases.ident(getattr(x, "__name__", x)))
 
 
-RULES = [sg.Taylor(), sg.Clip(), sg.Lorentzian(), sg.Exact()]
+class Own(sg.Clip):
+    """A user's: the kernel takes what it says."""
+
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        return 2 * super().coefficients(eigenvalues)
+
+
+RULES = [sg.Taylor(), sg.Taylor(2), sg.Clip(), sg.Clip(3.0), sg.Lorentzian(), sg.Lorentzian(0.1), sg.Exact(), Own()]
 
 
 def pulled(w: Tensor, V: Tensor, gw: Tensor | None, gV: Tensor, rule: sg.Rule) -> Tensor:

@@ -73,8 +73,9 @@ def test_what_stands_around_others(dtype: torch.dtype, compiles: list[str]) -> N
         for name in ("exponent", "shift"):
             scale._compiled(name, dtype, 0)
         jacobi._kernel(8, dtype, 0, 1, False)
-        for n in (16, 66):
-            eigenpairs._compiled(spectral.shape(n, dtype.itemsize), eigenpairs.Limits(1e3, 2.0), dtype, 0)
+        for kind, n in (("GIVEN", 16), ("TAYLOR", 66)):
+            layout, rounding = spectral.shape(n, dtype.itemsize), eigenpairs.Rounding(1e3, 2.0)
+            eigenpairs._compiled(kind, True, layout, rounding, dtype, 0)
     assert compiles
 
 

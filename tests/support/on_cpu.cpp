@@ -23,9 +23,9 @@ extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes
     launch(blocks, threads, bytes, [=] { derivative(V, w, given, G, out, scale, n, alpha, floor); });
 }
 #elif defined(OF_eigenpairs)
-extern "C" void run_pullback(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* exponents,
-                             const real* K, const real* gw, const real* gV, real* out, int n) {
-    launch(blocks, threads, bytes, [=] { pullback(V, w, exponents, K, gw, gV, out, n); });
+extern "C" void run_pullback(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const real* K,
+                             const real* gw, const real* gV, real* out, int n, double number) {
+    launch(blocks, threads, bytes, [=] { pullback(V, w, K, gw, gV, out, n, number); });
 }
 #elif defined(OF_power_series)
 extern "C" void run_pullback(unsigned blocks, unsigned threads, unsigned bytes, const real* V, const real* w, const bool* kept,

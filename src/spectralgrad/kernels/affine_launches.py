@@ -11,7 +11,7 @@ from torch import Tensor
 from . import buffers, launches, tiles
 from .buffers import Memory, Part
 from .launches import Launch
-from .moments import MERGE_WARPS, Centre, merge_block
+from .moments import Centre, merge_block
 from .tiles import Config, Size
 
 # By tile size: of `transform`, of `combine`, of the sums. On sm_90 in TF32x3 none spills registers, but `combine` at 128.
@@ -24,11 +24,11 @@ CONFIGS = {
 COMBINE_CONFIGS = {
     16: Config(block=128, warps=4, stages=3, programs=8, depth=16),
     32: Config(block=64, warps=4, stages=3, programs=4, depth=32),
-    64: Config(block=64, warps=8, stages=2, programs=2, depth=64),
+    64: Config(block=64, warps=4, stages=1, programs=2, depth=64),
     128: Config(block=32, warps=8, stages=1, programs=2, depth=16),
 }
 SUM_CONFIGS = {
-    16: Config(block=64, warps=1, stages=3, programs=16),
+    16: Config(block=64, warps=1, stages=3, programs=8),
     32: Config(block=32, warps=2, stages=3, programs=8),
     64: Config(block=32, warps=4, stages=3, programs=2),
     128: Config(block=32, warps=8, stages=2, programs=1),
@@ -180,9 +180,10 @@ def _add(
 ) -> Launch:
     width = 1 << (d - 1).bit_length()
     flags = {} if has_weight is None else {"HAS_WEIGHT": has_weight}
+    block, warps = merge_block(width, splits)
     return Launch(
         getattr(launches.device_code("affine"), name), (C,), (C, splits, *numbers),
-        D=d, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
+        D=d, WIDTH=width, B=block, **flags, num_warps=warps,
     )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 In plain torch it is some seventy small operations: linalg/eigh.py and linalg/decomposition.py, the twins.
 """
 
-from ctypes import c_int
+from ctypes import c_double, c_int
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -22,8 +22,18 @@ class Cotangents(NamedTuple):
     gV: Tensor  # (*B, n, n)
 
 
-class Limits(NamedTuple):
-    """What counts as rounding; the names are those of eigenpairs.cu."""
+class Coefficients(NamedTuple):
+    """A rule as eigenpairs.cu knows it: GIVEN, ANALYTIC, CLIP, EXACT, LORENTZIAN or TAYLOR, and the number that it takes."""
+
+    kind: str
+    number: float = 0.0
+
+
+GIVEN = Coefficients("GIVEN")
+
+
+class Rounding(NamedTuple):
+    """What counts as that; the names are those of eigenpairs.cu."""
 
     CLOSE: float
     NOISE: float
@@ -35,26 +45,37 @@ def runs_on(V: Tensor, *others: Tensor | None) -> bool:
     return spectral.runs_on(V) and all(nvrtc.takes(x) for x in given) and not torch.is_grad_enabled()
 
 
-def pullback(w: Tensor, V: Tensor, K: Tensor, of: Cotangents, limits: Limits, exponents: Tensor | None) -> Tensor:
+def pullback(
+    pairs: tuple[Tensor, Tensor],
+    of: Cotangents,
+    by: Coefficients,
+    given: Tensor | None,
+    scale_free: bool,
+    rounding: Rounding,
+) -> Tensor:
     """V (sym(K * X) + diag(gw)) V^T (*B, n, n), X = V^T gV without the rounding of close pairs.
 
     Args:
-        w: eigenvalues (*B, n), ascending, times 2^-exponents; K (*B, n, n) is theirs.
-        exponents: (*B,), whole; None for 0.
+        pairs: eigenvalues (*B, n), ascending, and eigenvectors (*B, n, n).
+        given: K (*B, n, n) where ``by`` is GIVEN: of the eigenvalues, or with ``scale_free`` of those at scale 1.
+        scale_free: whether K of c times the eigenvalues is K / c.
     """
-    gw, gV = of
-    w, V, K, gV = w.contiguous(), V.contiguous(), K.contiguous(), gV.contiguous()
-    gw = None if gw is None else gw.contiguous()
+    w, V, gV = (x.contiguous() for x in (*pairs, of.gV))
+    gw, given = (None if x is None else x.contiguous() for x in (of.gw, given))
     out, n, device = torch.empty_like(V), V.shape[-1], V.device.index
     layout = shape(n, V.dtype.itemsize)
+    kernel = _compiled(by.kind, scale_free, layout, rounding, V.dtype, device)
     with nvrtc.on_device(device):
-        _compiled(layout, limits, V.dtype, device).launch(
-            device, V.numel() // (n * n), layout.threads, *addresses(V, w, exponents, K, gw, gV, out), c_int(n)
-        )
+        pointers = addresses(V, w, given, gw, gV, out)
+        kernel.launch(device, V.numel() // (n * n), layout.THREADS, *pointers, c_int(n), c_double(by.number))
     return out
 
 
 @lru_cache(maxsize=256)
-def _compiled(layout: Shape, limits: Limits, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
-    defines = {**nvrtc.numbers(dtype), **limits._asdict(), "N": layout.N, "TILE": layout.TILE}
-    return nvrtc.Kernel("eigenpairs.cu", "pullback", defines, layout.shared, device)
+def _compiled(
+    kind: str, scale_free: bool, layout: Shape, rounding: Rounding, dtype: torch.dtype, device: int
+) -> nvrtc.Kernel:
+    defines = {**nvrtc.numbers(dtype), **rounding._asdict(), "N": layout.N, "TILE": layout.TILE}
+    defines |= {"THREADS": layout.THREADS, "KIND": kind, "SCALE_FREE": int(scale_free)}
+    more = (layout.N + 1) * dtype.itemsize  # than spectral.cu: a vector and a number
+    return nvrtc.Kernel("eigenpairs.cu", "pullback", defines, layout.shared + more, device)

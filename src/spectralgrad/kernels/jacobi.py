@@ -64,12 +64,9 @@ _MANY = {
 }
 _MANY_MATRICES = 2048
 _LARGE = Division(2, 32)
-# Clusters of blocks, the first for which n is large enough, but not above the second number, and the batch leaves so many
-# multiprocessors idle.
-_CLUSTERS = {
-    4: ((33, 64, Division(1, 8, 2, 256)), (65, 128, Division(2, 16, 4, 256))),
-    8: ((33, 64, Division(1, 16, 4, 256)), (65, 128, Division(1, 32, 4, 512))),
-}
+# Clusters of blocks, for n from the first to the second number, where the batch leaves so many multiprocessors idle. Up to
+# n = 64 one block is as fast.
+_CLUSTERS = {4: (65, 128, Division(2, 16, 4, 256)), 8: (65, 128, Division(2, 32, 4, 256))}
 
 
 def division(n: int, size: int, batch: int, idle: int = 0) -> Division:
@@ -78,9 +75,9 @@ def division(n: int, size: int, batch: int, idle: int = 0) -> Division:
     Args:
         idle: multiprocessors that clusters of blocks may take.
     """
-    for least, largest, found in _CLUSTERS[size]:
-        if least <= n <= largest and batch * found.CLUSTER <= idle:
-            return found
+    least, largest, cluster = _CLUSTERS[size]
+    if least <= n <= largest and batch * cluster.CLUSTER <= idle:
+        return cluster
     tables = (_MANY, _FEW) if batch >= _MANY_MATRICES else (_FEW,)
     return next((found for table in tables for largest, found in table[size] if n <= largest), _LARGE)
 

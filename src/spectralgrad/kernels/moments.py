@@ -18,13 +18,13 @@ from .tiles import Config, Plan, Size
 
 # By tile size. Each warp holds its part of two operands of `block` samples, in registers and twice, high and low bits.
 CONFIGS = {
-    16: Config(block=64, warps=1, stages=3, programs=16),
+    16: Config(block=64, warps=1, stages=3, programs=8),
     32: Config(block=32, warps=2, stages=3, programs=8),
     64: Config(block=32, warps=4, stages=3, programs=2),
     128: Config(block=32, warps=8, stages=2, programs=1),
 }
-MERGE_WARPS = 4
-_MERGE_ENTRIES = 2048  # of partial results that one program reads at a time
+_MERGE_ENTRIES = 8192  # of partial results that one program reads at a time, at most
+_ENTRIES_OF_A_WARP = 1024
 _FEW = 16  # samples whose mean is the shift
 _NO_AVERAGES = (None, None, None)
 
@@ -148,15 +148,17 @@ def _merge(
     """The second kernel."""
     width = 1 << (C // groups - 1).bit_length()
     flags = {} if has_running is None else {"HAS_RUNNING": has_running}
+    block, warps = merge_block(width, plan.splits)
     return Launch(
         getattr(launches.device_code("moments"), name), (C,), (C, samples, plan.chunk, plan.splits, *numbers),
-        D=C // groups, WIDTH=width, B=merge_block(width), **flags, num_warps=MERGE_WARPS,
+        D=C // groups, WIDTH=width, B=block, **flags, num_warps=warps,
     )  # fmt: skip
 
 
-def merge_block(width: int) -> int:
-    """How many splits the merging kernels read at a time."""
-    return min(_MERGE_ENTRIES // width, 256)
+def merge_block(width: int, splits: int) -> tuple[int, int]:
+    """How many splits the merging kernels read at a time, a power of two, and the warps for it."""
+    block = min(_MERGE_ENTRIES // width, max(16, 1 << (splits.bit_length() - 1)))
+    return block, max(4, block * width // _ENTRIES_OF_A_WARP)
 
 
 def grouped_moments_twin(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:

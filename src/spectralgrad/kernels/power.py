@@ -13,6 +13,7 @@ from torch import Tensor
 
 from . import nvrtc
 from .nvrtc import Argument, addresses
+from .spectral import threads_of
 
 LARGEST = {torch.float32: 128, torch.float64: 64}  # a matrix and its gradient fill the registers of a block
 _TEAM, _RING, _BEHIND, _APART = 4, 8, 4, 8  # as in power.cu; numbers behind a row, and between those read by columns
@@ -46,7 +47,7 @@ def shape(name: str, n: int, size: int) -> Shape:
     if name == "pullback":
         tile = 4 if n <= 64 else 8
         N = -(-n // tile) * tile
-        return Shape(N, tile, (N // tile) ** 2, (3 * N * (N + 4) + 2 * N) * size)
+        return Shape(N, tile, threads_of(N, tile), (3 * N * (N + 4) + 2 * N) * size)
     N = _rows(n)
     row, warps = N + _BEHIND, N * _TEAM // 32
     numbers = {
@@ -61,7 +62,8 @@ def defines(layout: Shape, two_sided: bool, dtype: torch.dtype) -> nvrtc.Defines
     """The compile-time constants of power.cu, or with a tile those of power_series.cu."""
     limits = torch.finfo(dtype)
     both: dict[str, str | int | float] = {"REAL": nvrtc.REAL[dtype], "N": layout.N, "TWO_SIDED": int(two_sided)}
-    return {**both, "TILE": layout.tile, "EPS": limits.eps, "TINY": limits.tiny} if layout.tile else both
+    more = {"TILE": layout.tile, "THREADS": layout.threads, "EPS": limits.eps, "TINY": limits.tiny}
+    return {**both, **more} if layout.tile else both
 
 
 def runs_on(M: Tensor) -> bool:

@@ -71,17 +71,12 @@ pullback(const real* __restrict__ V, const real* __restrict__ w, const bool* __r
     __syncthreads();
     each(acc, [&](int i, int j, real x) { X[i * STRIDE + j] = x; });
     __syncthreads();
-    const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
-    #pragma unroll
-    for (int r = 0; r < TILE; ++r)
-        #pragma unroll
-        for (int c = 0; c < TILE; ++c) {
-            const int i = at(y, r), j = at(x, c), a = min(i, j), b = max(i, j);
-            real value = 0;
-            if (i == j && i < n) value = gw && kept[i] ? gw[matrix * n + i] : real(0);
-            else if (b < n) value = pair(X[a * STRIDE + b], X[b * STRIDE + a], l[a], inverse[a], inverse[b], steps);
-            acc[r][c] = value;
-        }
+    change(acc, [&](int i, int j, real) {
+        const int a = min(i, j), b = max(i, j);
+        if (b >= n) return real(0);
+        if (i == j) return gw && kept[i] ? gw[matrix * n + i] : real(0);
+        return pair(X[a * STRIDE + b], X[b * STRIDE + a], l[a], inverse[a], inverse[b], steps);
+    });
     __syncthreads();
     each(acc, [&](int i, int j, real x) { X[i * STRIDE + j] = x; });
     __syncthreads();

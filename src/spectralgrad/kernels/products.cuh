@@ -4,12 +4,14 @@
 // All are sums over k of left[k][i] right[k][j], so that a thread reads its entries of a row 16 bytes at a time. It owns
 // TILE x TILE entries of the result: TILE = 4 neighbours, or for TILE = 8 four neighbours in each half of the row.
 //
-// Compile-time: REAL (float or double), N (n rounded up to a multiple of TILE), TILE.
+// Compile-time: REAL (float or double), N (n rounded up to a multiple of TILE), TILE, THREADS (of a block: at least those that own
+// entries; more of them share what comes from memory).
 
 #include "memory.cuh"
 
 constexpr int SIDE = N / TILE;  // threads along a row
-constexpr int THREADS = SIDE * SIDE;
+constexpr int OWNERS = SIDE * SIDE;
+static_assert(THREADS >= OWNERS, "an owner for every entry");
 constexpr int STRIDE = N + 4;  // keeps rows aligned and spreads columns over banks
 
 // Where entry v of part r lies in a row of N, for thread t of SIDE.
@@ -26,6 +28,7 @@ __device__ __forceinline__ void read(const real* row, int t, real (&x)[TILE]) {
 
 // acc = sum over k < n of left[k][i] scale[k] right[k][j], for the entries (i, j) that this thread owns; no scale: 1.
 __device__ __forceinline__ void product(real (&acc)[TILE][TILE], int n, const real* left, const real* right, const real* scale) {
+    if (threadIdx.x >= OWNERS) return;
     const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     #pragma unroll
     for (int r = 0; r < TILE; ++r)
@@ -47,6 +50,7 @@ __device__ __forceinline__ void product(real (&acc)[TILE][TILE], int n, const re
 
 template <class Put>
 __device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
+    if (threadIdx.x >= OWNERS) return;
     const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     #pragma unroll
     for (int r = 0; r < TILE; ++r)
@@ -56,6 +60,7 @@ __device__ __forceinline__ void each(const real (&acc)[TILE][TILE], Put put) {
 
 template <class Change>
 __device__ __forceinline__ void change(real (&acc)[TILE][TILE], Change to) {
+    if (threadIdx.x >= OWNERS) return;
     const int y = threadIdx.x / SIDE, x = threadIdx.x % SIDE;
     #pragma unroll
     for (int r = 0; r < TILE; ++r)

@@ -24,6 +24,7 @@ __device__ __forceinline__ real operator*(real x, PowerOfTwo power) { return x *
 __device__ __forceinline__ bool raise(int* exponent, const real* x, int count, int more, int threads) {
     real largest = 0;
     bool broken = false;
+    #pragma unroll 4
     for (int k = threadIdx.x; k < count; k += threads) {
         const real y = fabs(x[k]);
         broken = broken || !(y <= real(LARGEST));

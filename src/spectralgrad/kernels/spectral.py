@@ -55,7 +55,7 @@ class Shape(NamedTuple):
 
     N: int
     TILE: int
-    threads: int
+    THREADS: int
     shared: int  # bytes: three matrices, a vector and a number
 
 
@@ -64,7 +64,12 @@ def shape(n: int, size: int) -> Shape:
     """The layout for matrices of ``n`` rows of numbers of ``size`` bytes."""
     tile = 4 if n <= 64 else 8
     N = -(-n // tile) * tile
-    return Shape(N, tile, (N // tile) ** 2, (3 * N * (N + 4) + N) * size + 4)
+    return Shape(N, tile, threads_of(N, tile), (3 * N * (N + 4) + N) * size + 4)
+
+
+def threads_of(N: int, tile: int) -> int:
+    """Of a block: those that own a tile each, and for small matrices more, so that each loads a few numbers only."""
+    return max((N // tile) ** 2, min(128, -(-N * N // 64) * 32))
 
 
 def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
@@ -77,6 +82,7 @@ def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.d
         "LARGEST": limits.max,
         "N": layout.N,
         "TILE": layout.TILE,
+        "THREADS": layout.THREADS,
         "KIND": kind,
         "BORDER": border,
         "FLOOR": int(floored),
@@ -154,7 +160,7 @@ def _kernel(
     """The kernel, the threads of a matrix, and the numbers after the pointers."""
     layout = shape(n, dtype.itemsize)
     kernel = _compiled(name, function.kind, function.border, function.floor is not None, layout, dtype, device)
-    return kernel, layout.threads, (c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
+    return kernel, layout.THREADS, (c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
 
 
 @lru_cache(maxsize=256)

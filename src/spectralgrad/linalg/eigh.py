@@ -10,7 +10,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels import eigenpairs as eigenpairs_kernel
-from spectralgrad.kernels.eigenpairs import Cotangents, Limits
+from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
 from spectralgrad.validation import (
     as_given,
     as_square,
@@ -34,7 +34,7 @@ from .solvers import Solver, decompose
 __all__ = ["Eigenpairs", "eigh", "eigvalsh"]
 
 Triangle = Literal["L", "U"]
-_LIMITS = Limits(CLOSE, NOISE)
+_ROUNDING = Rounding(CLOSE, NOISE)
 
 
 class Eigenpairs(NamedTuple):
@@ -147,10 +147,7 @@ class _Eigh:
         (w, V), (gw, gV) = factors, cotangents
         if self.takes_any_scale(factors, cotangents):
             assert gV is not None
-            k = exponent(w, 1) if self.rule.scale_free else None
-            unit = w if k is None else shifted(w, -k)
-            K = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
-            return (eigenpairs_kernel.pullback(unit, V, K, Cotangents(gw, gV), _LIMITS, k),)
+            return (self._pullback_in_kernel(w, V, Cotangents(gw, gV)),)
         if gV is None:
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)
@@ -159,6 +156,13 @@ class _Eigh:
         if gw is not None:
             inner = inner + torch.diag_embed(gw).to(inner.dtype)
         return (sandwich(V, inner),)
+
+    def _pullback_in_kernel(self, w: Tensor, V: Tensor, of: Cotangents) -> Tensor:
+        rule, given = self.rule.in_kernel(w.dtype), None
+        if rule is GIVEN:
+            unit = shifted(w, -exponent(w, 1)) if self.rule.scale_free else w
+            given = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
+        return eigenpairs_kernel.pullback((w, V), of, rule, given, self.rule.scale_free, _ROUNDING)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor]:
         (w, V), (E,) = factors, directions

@@ -4,6 +4,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
+
 from .base import Rule, gaps, order
 
 
@@ -26,3 +28,6 @@ class Analytic(Rule):
         diagonal = torch.eye(gap.shape[-1], dtype=torch.bool, device=gap.device)
         infinite = order(eigenvalues) * torch.inf  # NaN on the diagonal, which is masked
         return torch.where(diagonal, 0, torch.where(gap == 0, infinite, 1 / torch.where(diagonal, 1, gap)))
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        return Coefficients("ANALYTIC") if type(self) is Analytic else GIVEN

@@ -6,6 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
+
 from ..scaling import in_batched_backward
 
 CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
@@ -32,6 +34,10 @@ class Rule(ABC):
     @abstractmethod
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         """K (*B, n, n) for eigenvalues (*B, n), in any order and of any sign."""
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        """How kernels/eigenpairs.cu computes K; GIVEN where it cannot, as for every rule of a user."""
+        return GIVEN
 
 
 def gaps(eigenvalues: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
 from .base import Rule, gaps, order
 
@@ -35,3 +36,6 @@ class Clip(Rule):
         close = gap.abs() <= 1 / self.threshold
         clipped = order(eigenvalues) * self.threshold
         return torch.where(close, clipped, 1 / torch.where(close, 1, gap))
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        return Coefficients("CLIP", self.threshold) if type(self) is Clip else GIVEN

@@ -4,6 +4,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
+
 from ..scaling import bounded
 from .base import Rule, gaps, tied
 
@@ -27,3 +29,6 @@ class Exact(Rule):
         gap = gaps(eigenvalues)
         equal = tied(eigenvalues, gap)
         return bounded(torch.where(equal, 0, 1 / torch.where(equal, 1, gap)))
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        return Coefficients("EXACT") if type(self) is Exact else GIVEN

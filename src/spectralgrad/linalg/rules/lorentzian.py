@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
 from ..scaling import bounded
 from .base import Rule, gaps, scale
@@ -40,7 +41,7 @@ class Lorentzian(Rule):
             raise OptionError(f"`Lorentzian`: rtol must be a positive finite number or None, got {self.rtol!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
-        rtol = _DEFAULT_RTOL[eigenvalues.dtype] if self.rtol is None else self.rtol
+        rtol = self._width(eigenvalues.dtype)
         size = scale(eigenvalues)
         size = torch.where(size > 0, size, 1)
         # The gap of two numbers near the largest one, of opposite signs, would overflow: take half of it there.
@@ -50,3 +51,9 @@ class Lorentzian(Rule):
         zero = gap == 0
         gap = torch.where(zero, 1, gap)
         return bounded(torch.where(zero, 0, gap / (gap * gap + rtol**2) / size))
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        return Coefficients("LORENTZIAN", self._width(dtype)) if type(self) is Lorentzian else GIVEN
+
+    def _width(self, dtype: torch.dtype) -> float:
+        return _DEFAULT_RTOL[dtype] if self.rtol is None else self.rtol

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 from spectralgrad.validation import is_whole
 
 from ..scaling import bounded
@@ -43,6 +44,9 @@ class Taylor(Rule):
         larger = torch.where(void, 1, larger)
         sum_of_powers = _geometric_sum(smaller / larger, self.degree + 1)
         return bounded(torch.where(void, 0, order(eigenvalues) * sum_of_powers / larger.abs()))
+
+    def in_kernel(self, dtype: torch.dtype) -> Coefficients:
+        return Coefficients("TAYLOR", self.degree) if type(self) is Taylor else GIVEN
 
 
 def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:
