@@ -12,7 +12,6 @@ No sum is negative. The smallest, s_(n-1) + d s_n, is zero where the nearest rot
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from spectralgrad.counters import count_on_device, device_counter
@@ -20,9 +19,7 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.linalg.calculus import evaluate
 from spectralgrad.linalg.choices import AUTO, polar_in_kernel
-from spectralgrad.linalg.polar import BySVD, factors_in_kernel, rounding_unit
-from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.solvers import decompose_svd
+from spectralgrad.linalg.polar import BySVD, factors_in_kernel, factors_on_host, rounding_unit
 from spectralgrad.linalg.svd import rounding
 from spectralgrad.validation import as_matrix, checking, require_flag
 
@@ -104,12 +101,8 @@ def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -
 def _factors(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
     if polar_in_kernel(A, AUTO):
         return factors_in_kernel(who, A, check, special=special, eps=eps, not_unique=device_counter(NOT_UNIQUE, A.device))
-    U, S, Vh = decompose_svd(who, A, AUTO, check)
-    if special:
-        d = torch.linalg.det(matmul(U, Vh)).sign().unsqueeze(-1)  # (*B, 1); NaN stays
-        U = torch.cat([U[..., :-1], U[..., -1:] * d.unsqueeze(-1)], -1)
-        S = torch.cat([S[..., :-1], S[..., -1:] * d], -1)
+    R, S, V = factors_on_host(who, A, AUTO, check, special)
     if S.shape[-1] > (1 if special else 0):
         last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
         count_on_device(NOT_UNIQUE, last <= rounding(S, eps).squeeze(-1))
-    return matmul(U, Vh), S, Vh.mH.contiguous()
+    return R, S, V

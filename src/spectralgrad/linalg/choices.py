@@ -31,6 +31,7 @@ from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import jacobi, small_svd, svd, syev
 
+from . import planes
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
 from .products.iteration import product_dtype
@@ -242,6 +243,11 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
 def polar_in_kernel(A: Tensor, solver: Solver) -> bool:
     """Whether one kernel takes the polar factors of ``A`` (*B, m, n): of small real matrices on CUDA."""
     return isinstance(solver, Auto) and not torch.compiler.is_compiling() and small_svd.runs_on(A)
+
+
+def polar_in_planes(A: Tensor, solver: Solver) -> bool:
+    """Whether the polar factors of ``A`` (*B, m, n) are taken all at once: of many 3 x 3 matrices on the CPU."""
+    return isinstance(solver, Auto) and planes.takes(A)
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:

@@ -24,8 +24,9 @@ from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import small_svd
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
+from . import planes
 from .calculus import AtScale1, evaluate
-from .choices import AUTO, for_polar, polar_in_kernel
+from .choices import AUTO, for_polar, polar_in_kernel, polar_in_planes
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
 from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
@@ -116,8 +117,7 @@ class BySVD(_Polar):
         if polar_in_kernel(A, self.solver):
             Q, S, V = factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
         else:
-            U, S, Vh = decompose_svd(self.who, A, self.solver, check)
-            Q, V = matmul(U, Vh), Vh.mH.contiguous()
+            Q, S, V = factors_on_host(self.who, A, self.solver, check)
         return Q, Q.clone(), S, V
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
@@ -126,6 +126,8 @@ class BySVD(_Polar):
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
         if _in_kernel(factors[0]) and type(E) is Tensor and not in_batched_backward(E):
             return small_svd.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
+        if planes.takes(E) and all(map(at_hand, factors)):
+            return planes.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
 
     def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
@@ -155,6 +157,26 @@ def factors_in_kernel(
     if check:
         require_finite(who, A, "A")
     return small_svd.polar(A, special, eps, device_counter("nonfinite_input", A.device), not_unique)
+
+
+def factors_on_host(who: str, A: Tensor, solver: Solver, check: bool, special: bool = False) -> small_svd.Polar:
+    """The same without that kernel, and without a count."""
+    if polar_in_planes(A, solver) and (found := planes.polar(A, special)) is not None:
+        factors, poor = found
+        if bool(poor.any()):
+            for all_of_it, some in zip(factors, _by_svd(who, A[poor], solver, check, special), strict=True):
+                all_of_it[poor] = some
+        return factors
+    return _by_svd(who, A, solver, check, special)
+
+
+def _by_svd(who: str, A: Tensor, solver: Solver, check: bool, special: bool) -> small_svd.Polar:
+    U, S, Vh = decompose_svd(who, A, solver, check)
+    if special:
+        d = torch.linalg.det(matmul(U, Vh)).sign().unsqueeze(-1)  # (*B, 1); NaN stays
+        U = torch.cat([U[..., :-1], U[..., -1:] * d.unsqueeze(-1)], -1)
+        S = torch.cat([S[..., :-1], S[..., -1:] * d], -1)
+    return small_svd.Polar(matmul(U, Vh), S, Vh.mH.contiguous())
 
 
 def rounding_unit(A: Tensor, eps: float | None) -> float:

@@ -77,6 +77,27 @@ def may_spread(seconds: float) -> bool:
     return torch.get_num_threads() > 1 and (team.is_available() or seconds > _WORTHWHILE_SECONDS_IN_POOL)
 
 
+def in_chunks(work: Callable[..., None], rows: int, *tensors: Tensor) -> None:
+    """Call ``work`` with chunks of at most so many rows of tensors of one length, inputs and outputs alike, in all threads.
+
+    A chunk stays in the cache from its first operation to its last, and no operation in it uses more than one thread.
+    """
+    workers = torch.get_num_threads()
+    count = -(-len(tensors[0]) // (rows * workers)) * workers  # as many for each
+    shares = iter(list(zip(*(x.tensor_split(count) for x in tensors), strict=True)))  # next() is atomic
+    inference = torch.is_inference_mode_enabled()
+
+    def run() -> None:
+        with torch.inference_mode(inference), torch.no_grad():
+            for share in shares:
+                work(*share)
+
+    if workers == 1:
+        run()
+    else:
+        (team.run if team.is_available() else _run_in_pool)(run, workers)
+
+
 def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], bool], H: Tensor) -> tuple[Tensor, Tensor, bool]:
     """w, V and whether all said yes; ``solve(chunk, (w, V))`` fills them for chunks of the batch ``H`` (*B, n, n)."""
     n = H.shape[-1]
