@@ -46,6 +46,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
     Raises:
         ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError.
 
+    >>> import torch
     >>> mirror = torch.diag(torch.tensor([3.0, 2.0, -1.0]))
     >>> procrustes(mirror)
     tensor([[ 1.,  0.,  0.],
