@@ -27,7 +27,7 @@ def single(_: BatchStatistics, x: Tensor) -> bool:
 
 
 plain: Choose = partial(route_of, takes=never)
-one_node: Choose = partial(route_of, takes=always, takes_step=never)  # with the kernels' twins, in any dtype
+one_node: Choose = partial(route_of, takes=always, takes_step=never)  # inputs of any size, in any dtype
 kernels: Choose = partial(route_of, takes=always, takes_step=single, compiles_step=single)
 
 

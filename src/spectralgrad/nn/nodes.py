@@ -1,4 +1,4 @@
-"""Batch statistics and the map by them as single autograd nodes, each kernel one pass over the input.
+"""Batch statistics and the map by them as single autograd nodes, made of passes over the input (passes.py).
 
 y = B (x - m) + bias with B = weight * A(S), where m and S are the mean and the scatter of x. With Q = sum g (x - m)^T and
 s = sum g over n samples, and dS the gradient of S, which a small graph from S to A gives for weight * Q,
@@ -7,7 +7,7 @@ s = sum g over n samples, and dS the gradient of S, which a small graph from S t
 
 The mean needs no term of its own beyond s/n: S does not change with it to first order. So a training step passes twice
 over x, and twice over g and x; autograd's composition of the same takes a dozen. That composition (statistics.py) stays
-for everything that kernels and plain nodes cannot do: torch.func, forward mode, torch.compile, and the second derivative.
+for everything that passes and plain nodes cannot do: torch.func, forward mode, torch.compile, and the second derivative.
 """
 
 from collections.abc import Callable
@@ -21,11 +21,10 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.kernels import buffers, whitening
-from spectralgrad.kernels.affine import combine, transform, transform_sums
-from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.calculus import call, composed_gradients
 
 from . import statistics
+from .passes import combine, grouped_moments, transform, transform_sums
 
 Composition = Callable[..., Any]  # the same function of the same tensors in plain torch, for the second derivative
 

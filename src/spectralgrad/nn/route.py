@@ -1,7 +1,7 @@
 """Which way an input goes through a layer with batch statistics, and the four ways.
 
     Plain      torch operations that autograd follows (statistics.py): every device, torch.func, forward mode, compile
-    OneNode    one autograd node around the kernels of moments and affine maps (nodes.py), where those run
+    OneNode    one autograd node around four passes over the input (nodes.py): large ones on a CPU, GPUs with kernels
     Kernels    the same with the decomposition in kernels too (kernels/whitening.py): a training step of ZCA whitening
     Compiled   that step as operators of torch.compile (kernels/whitening_ops.py); the rest is plain, for it to fuse
 
@@ -20,12 +20,12 @@ from torch.nn import Parameter
 from spectralgrad.compiling import is_exporting
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
-from spectralgrad.kernels.moments import grouped_moments
 from spectralgrad.linalg.calculus import in_transform, inside_transform
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
 from spectralgrad.validation import checking
 
+from . import blocks
 from .nodes import (
     ScatterMap,
     WhitenedStep,
@@ -38,6 +38,7 @@ from .nodes import (
     whitened,
 )
 from .normalizer import BatchMap
+from .passes import grouped_moments
 from .ranks import merged_moments
 from .statistics import affine, as_input, as_samples
 
@@ -156,9 +157,14 @@ def _working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
     return dtype if own is None else torch.promote_types(dtype, own.dtype)
 
 
-def kernels_take(layer: "Normalizer", x: Tensor) -> bool:
-    """Whether the kernels of moments and affine maps run for ``x`` (N, C, *)."""
-    return x.is_cuda and _working_dtype(layer, x) == torch.float32 and tiles.fits(x, layer.group_size)
+def passes_take(layer: "Normalizer", x: Tensor) -> bool:
+    """Whether the passes of nodes.py gain something for ``x`` (N, C, *).
+
+    On a GPU where their kernels run; on a CPU from more than one block on: a map of one block stays in the cache anyway.
+    """
+    if _working_dtype(layer, x) != tiles.statistics_dtype(x):
+        return False
+    return x.numel() > blocks.BLOCK if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
 
 
 def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:
@@ -177,15 +183,15 @@ def route_of(
     layer: "Normalizer",
     x: Tensor,
     *,
-    takes: Takes = kernels_take,
+    takes: Takes = passes_take,
     takes_step: Takes = kernels_take_step,
     compiles_step: Takes = operators_take_step,
 ) -> Route:
     """The way of ``x`` (N, C, *), which the layer has checked.
 
     Args:
-        takes, takes_step: whether the kernels of moments and affine maps, and those of a whitening step, run for this; a
-            test on the CPU says yes.
+        takes, takes_step: whether the passes of one node, and the kernels of a whitening step, run for this; a test on
+            the CPU says yes.
         compiles_step: whether those of a step run for it as operators.
     """
     if torch.compiler.is_compiling():

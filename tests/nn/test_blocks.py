@@ -1,0 +1,161 @@
+"""The passes of one node on a CPU, block by block, against the kernels' twins in float64."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from spectralgrad.kernels import affine, moments
+from spectralgrad.nn import blocks
+from support import cases
+
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "channels first": lambda x: x,
+    "channels last": lambda x: x.movedim(1, -1).contiguous().movedim(-1, 1),
+    "images last": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
+    "every other": lambda x: x.repeat_interleave(2, -1)[..., ::2],
+    "one number": lambda x: x[:1, :1].mean().expand(x.shape),
+}
+SHAPES = {
+    "2D": ((40, 6), 3),
+    "3D": ((4, 6, 11), 2),
+    "4D": ((5, 6, 7, 4), 6),
+    "5D": ((2, 4, 3, 2, 5), 1),
+    "one": ((2, 3, 1, 1), 3),
+}
+SIZES = {"one block": 2**18, "images": 6 * 60, "parts of an image": 6 * 9, "least": 1}  # numbers of a block
+each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
+each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
+each_size = pytest.mark.parametrize("block", SIZES.values(), ids=SIZES)
+
+
+class Inputs:
+    """Maps around a mean, and random matrices for them."""
+
+    def __init__(
+        self, shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor], dtype: torch.dtype, mean: float = 3.0
+    ):
+        C, own = shape[1], torch.promote_types(dtype, torch.float32)
+        x = cases.random(*shape)
+        self.x = laid((x + 0.5 * x.roll(1, 1) + mean).to(dtype))
+        self.g = laid(cases.random(*shape, seed=1).to(dtype))
+        self.groups = C // d
+        self.A, self.S = (cases.random(C // d, d, d, seed=seed, dtype=own) for seed in (2, 3))
+        self.bias, self.shift = (cases.random(C, seed=seed, dtype=own) for seed in (4, 5))
+        self.mean, self.rest, _ = moments.grouped_moments_twin(self.x, self.groups)
+
+
+PASSES: dict[str, Callable[[Inputs], tuple[Any, Any]]] = {  # in blocks, and the twin
+    "moments": lambda i: (blocks.grouped_moments(i.x, i.groups), moments.grouped_moments_twin(i.x, i.groups)),
+    **{
+        f"transform, {name}": lambda i, args=args: (
+            blocks.transform(i.x, i.A, *args(i)),
+            affine.transform_twin(i.x, i.A, *args(i)),
+        )
+        for name, args in {
+            "all": lambda i: (i.mean, i.rest, i.bias),
+            "mean alone": lambda i: (i.mean, None, None),
+            "transposed": lambda _: (None, None, None, True),
+        }.items()
+    },
+    **{
+        f"sums, {name}": lambda i, rest=rest: (
+            blocks.transform_sums(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
+            affine.transform_sums_twin(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
+        )
+        for name, rest in {"all": True, "mean alone": False}.items()
+    },
+    **{
+        f"combine, {name}": lambda i, rest=rest: (
+            blocks.combine(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
+            affine.combine_twin(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
+        )
+        for name, rest in {"all": True, "mean alone": False}.items()
+    },
+}
+each_pass = pytest.mark.parametrize("call", PASSES.values(), ids=PASSES)
+
+
+def error(got: Any, want: Any) -> float:
+    """The largest error of a result, relative to its largest entry, or to 1 if that is smaller."""
+    if isinstance(got, Tensor):
+        got, want = (got,), (want,)
+    for a, b in zip(got, want, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+    return max(
+        float((a.double() - b.double()).abs().max() / b.double().abs().max().clamp(min=1))
+        for a, b in zip(got, want, strict=True)
+    )
+
+
+@each_pass
+@each_layout
+@each_shape
+@each_size
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=cases.ident)
+@pytest.mark.covering(2)
+def test_against_the_twin(
+    call: Any, laid: Any, shape: tuple[int, ...], d: int, block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    got, want = call(Inputs(shape, d, laid, dtype))
+    assert error(got, want) < 16 * cases.eps(dtype)
+    if isinstance(got, Tensor):
+        assert got.stride() == want.stride() or got.shape[2:].numel() == 1
+
+
+@each_pass
+def test_a_far_mean_costs_no_digits(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rounding leaves in the mean, of a block and of all, is carried along."""
+    monkeypatch.setattr(blocks, "BLOCK", 600)
+    i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels first"], torch.float32, mean=1e5)
+    assert error(*call(i)) < 16 * cases.eps(torch.float32)
+
+
+@each_size
+def test_blocks_hold_every_sample_once(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    for shape, d in SHAPES.values():
+        for laid in LAYOUTS.values():
+            x = laid(torch.arange(float(torch.Size(shape).numel())).view(shape))
+            maps = blocks.Maps(x)
+            parts = [maps.part(b).flatten(1) for b in maps.blocks(d)]
+            assert torch.equal(torch.cat(parts, 1), x.movedim(1, 0).flatten(1))
+            most = max(block // shape[1], blocks.SAMPLES_OF_D * d)
+            assert max(part.shape[1] for part in parts) <= most
+
+
+def test_a_view_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = cases.random(3, 4, 5, 2)
+    for laid in (x, x.contiguous(memory_format=torch.channels_last)):
+        assert blocks.Maps(laid).view.data_ptr() == laid.data_ptr()
+
+
+@each_pass
+def test_precision_flags_are_not_felt(call: Any) -> None:
+    i = Inputs((5, 16, 7, 4), 16, LAYOUTS["channels first"], torch.float32)
+    want = call(i)[1]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = call(i)[0]
+        assert torch.mm(i.A[0], i.S[0]).dtype == torch.bfloat16  # control
+    assert error(got, want) < 4 * cases.eps(torch.float32)
+
+
+def test_nan_stays_in_its_group() -> None:
+    i = Inputs((5, 6, 7, 4), 3, LAYOUTS["channels first"], torch.float32)
+    i.x[0, 0, 0, 0] = torch.nan
+    mean, _, scatter = blocks.grouped_moments(i.x, 2)
+    y = blocks.transform(i.x, i.A, None, None, None)
+    assert mean[0].isnan()
+    assert scatter[0].isnan().any()
+    assert y[:, :3].isnan().any()
+    assert not any(t.isnan().any() for t in (mean[3:], scatter[1], y[:, 3:]))
+
+
+def test_the_same_bits_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "BLOCK", 600)
+    i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels last"], torch.float32)
+    for _ in range(3):
+        assert all(map(torch.equal, blocks.grouped_moments(i.x, 2), blocks.grouped_moments(i.x, 2)))
