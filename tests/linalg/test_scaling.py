@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import spectralgrad as sg
-from spectralgrad.linalg.scaling import bounded, cast, exponent, scaled_back, shifted
+from spectralgrad.linalg.scaling import bounded, cast, exponent, is_ordinary, scaled_back, shifted
 from support import cases
 
 every_dtype = pytest.mark.parametrize(
@@ -53,6 +53,25 @@ def test_exponent_bounds_its_matrix() -> None:
         assert 2.0 ** (k - 1) <= float(torch.tensor(x)) < 2.0**k
     assert exponent(torch.tensor([[math.nan]])) == exponent(torch.tensor([[math.inf]])) == exponent(torch.zeros(2, 2)) == 0
     assert exponent(torch.zeros(3, 0, 0)).tolist() == [0, 0, 0]
+
+
+@every_dtype
+def test_one_matrix_at_an_end_of_the_range_is_not_ordinary(dtype: torch.dtype) -> None:
+    """Each matrix of a batch has a scale of its own; zeros have none, and what is small beside the rest does not count."""
+    x = cases.random(3, 4, 4, dtype=dtype)
+    far = 2.0**21 if torch.finfo(dtype).bits == 32 else 2.0**161
+    assert is_ordinary(x)
+    assert is_ordinary(x * torch.tensor([0, 1, 0]).view(3, 1, 1))
+    assert is_ordinary(x[:0])
+    x[1, 2, 3] /= far
+    assert is_ordinary(x)
+    assert is_ordinary(x / far * 100)
+    for factor in (far, 1 / far / 10, math.nan, math.inf):
+        y = x.clone()
+        y[1] *= factor
+        assert not is_ordinary(y)
+        assert not is_ordinary(y * torch.tensor([0, 1, 1]).view(3, 1, 1))
+        assert is_ordinary(y, 3) == (factor < 1)  # as one
 
 
 def test_scaled_back_takes_exponents_that_are_not_whole() -> None:

@@ -27,7 +27,7 @@ from torch.autograd import Function, forward_ad
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
-from .scaling import are_finite, are_ordinary, at_hand, bounded, exponent, in_batched_backward, scaled_back, shifted
+from .scaling import are_finite, at_hand, bounded, exponent, in_batched_backward, is_ordinary, scaled_back, shifted
 
 # For second derivatives a direction is brought so far below 1 that sums of even the largest numbers do not overflow.
 _GUARD = {torch.float32: 32, torch.float64: 64}
@@ -67,8 +67,8 @@ class Potential(Protocol):
         """The same for a matrix of scale 1, such that neither derivative overflows in directions of scale 1."""
         ...
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        """The exponent (*B,) of the matrix."""
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        """Numbers (*B, m) whose largest is about that of the matrix."""
         ...
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
@@ -84,8 +84,8 @@ class AnyScale:
         zero = torch.zeros(matrix.shape[:-2], dtype=torch.float64, device=matrix.device)
         return AtScale1(self, factors, zero, zero)  # type: ignore[arg-type]
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        return exponent(factors[0], factors[0].ndim)
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[0].flatten()
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return True
@@ -155,24 +155,29 @@ def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tenso
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
     if potential.takes_any_scale(factors) or in_batched_backward(E):
         return potential.first(factors, E)
-    e = exponent(E)
-    if at_hand(E) and are_ordinary(E, potential.scale(factors), e):
+    if _are_ordinary(potential, factors, E):
         D = potential.first(factors, E)
         if are_finite(D):
             return D
-    unit = potential.at_scale_1(factors)
+    unit, e = potential.at_scale_1(factors), exponent(E)
     return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
+
+
+def _are_ordinary(potential: Potential, factors: tuple[Tensor, ...], *directions: Tensor) -> bool:
+    """Whether values can be read here, and need no help with scales."""
+    if not at_hand(directions[0]):
+        return False
+    return is_ordinary(potential.size(factors), 1) and all(is_ordinary(E) for E in directions)
 
 
 def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
     """D2(M)[E1, E2] at any scale, for plain tensors."""
-    e1, e2 = exponent(E1), exponent(E2)
-    if at_hand(E1) and are_ordinary(E1, potential.scale(factors), e1, e2):
+    if _are_ordinary(potential, factors, E1, E2):
         D = potential.second(factors, E1, E2)
         if are_finite(D):
             return D
     unit = potential.at_scale_1(factors)
-    e1 = e1 + _GUARD[E1.real.dtype]
+    e1, e2 = exponent(E1) + _GUARD[E1.real.dtype], exponent(E2)
     D = unit.potential.second(unit.factors, shifted(E1, -e1), shifted(E2, -e2))
     return scaled_back(D, unit.second + e1 + e2)
 

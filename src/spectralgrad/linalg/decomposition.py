@@ -28,7 +28,7 @@ from torch.autograd import Function
 from spectralgrad.validation import under_vmap
 
 from .calculus import batched, call, in_transform, is_constant
-from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
+from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, is_ordinary, shifted
 
 Some = Sequence[Tensor | None]
 _MATRICES = 2  # that a decomposition takes at most
@@ -145,7 +145,7 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
     if not all(at_hand(x) for x in (*factors, *given)):
         return any(in_batched_backward(x) for x in given)  # it could not be done otherwise
     scales = (k for k in decomposition.scales(factors).factors if k is not None)
-    return are_ordinary(factors[-1], *scales, *(exponent(g, g.ndim) for g in given))
+    return are_ordinary(factors[-1], *scales) and all(is_ordinary(g, g.ndim) for g in given)
 
 
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:

@@ -65,8 +65,8 @@ class Spectral:
         potential = replace(self, scalar=unit.scalar, loewner=shifted(F, -m))
         return AtScale1(potential, (unit.eigenvalues, V), unit.first + m, unit.second)
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        return exponent(factors[0], 1)
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[0]
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return _in_kernel(factors[1])

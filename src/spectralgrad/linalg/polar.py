@@ -55,8 +55,9 @@ class _Polar(ABC):
     @abstractmethod
     def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1: ...
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        return exponent(factors[1], factors[1].ndim - (factors[0].ndim - 2))  # S (*B, n), or H (*B, n, n)
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        Q, second = factors[:2]  # S (*B, n), or H (*B, n, n)
+        return second if second.ndim < Q.ndim else second.flatten(-2)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False

@@ -82,8 +82,8 @@ class _Projector:
         k = exponent(w, 1) if self.rule.scale_free else torch.zeros_like(exponent(w, 1))
         return AtScale1(self, (shifted(w, -k), V), -k, -2 * k)
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        return exponent(factors[0], 1)
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[0]
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False

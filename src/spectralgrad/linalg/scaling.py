@@ -192,6 +192,18 @@ def are_ordinary(like: Tensor, *exponents: Tensor) -> bool:
     return all(k.numel() == 0 or (-limit <= int(k.min()) and int(k.max()) <= limit) for k in exponents)
 
 
+def is_ordinary(x: Tensor, dims: int = 2) -> bool:
+    """`are_ordinary` for the scales of ``x`` (*B, ...) at hand, in its last ``dims`` dimensions; zeros count as 1."""
+    if x.numel() == 0:
+        return True
+    largest = torch.linalg.vector_norm(x, math.inf, tuple(range(-dims, 0)))  # (*B,)
+    low, high = (bound.item() for bound in torch.aminmax(largest))
+    if low == 0:
+        low = torch.where(largest > 0, largest, 1).min().item()
+    limit = 2.0 ** _ORDINARY[largest.dtype]
+    return 1 / limit <= low and high <= limit
+
+
 def at_hand(x: Tensor) -> bool:
     """Whether a value of ``x`` can be read here without waiting: a plain tensor on the CPU.
 

@@ -113,8 +113,8 @@ class _Eigenbasis(Frame):
     def at_scale_1(self, factors: Factors) -> AtScale1:
         return self._spectral().at_scale_1(factors)
 
-    def scale(self, factors: Factors) -> Tensor:
-        return self._spectral().scale(factors)
+    def size(self, factors: Factors) -> Tensor:
+        return self._spectral().size(factors)
 
     def takes_any_scale(self, factors: Factors) -> bool:
         return self._spectral().takes_any_scale(factors)

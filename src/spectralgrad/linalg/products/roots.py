@@ -200,8 +200,8 @@ class _Root:
         orders = (-3, -5) if self.inverse else (-1, -3)
         return AtScale1(self, (shifted(Y, -k), shifted(Z, k)), orders[0] * k, orders[1] * k)
 
-    def scale(self, factors: tuple[Tensor, ...]) -> Tensor:
-        return 2 * exponent(factors[0])
+    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+        return factors[0].abs().square().flatten(-2)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return False
