@@ -14,6 +14,8 @@ from typing import TextIO
 
 # Some virtual machines announce AMX and then refuse it: torch's bfloat16 products die of an illegal instruction there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Each worker has as many threads as there are cores: where they spin as they wait, they take the other worker's time.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
