@@ -287,6 +287,7 @@ def test_an_interruption_ends_cleanly() -> None:
     assert b"SEED=3: " in out
 
 
+@pytest.mark.slow  # quick: as a command with a worker above, to its end without one in test_exit_codes
 def test_as_a_command_with_a_worker() -> None:
     root = Path(__file__).parent
     words = [sys.executable, "-m", "fuzz", "seed=3", "matrices=500", "only=expm", "workers=1"]

@@ -87,14 +87,17 @@ def test_eigh_with_exact_rule_at_a_tie(dtype):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_tensors_that_f_closes_over():
+PAIRS = {"apart": with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), "tie": 2 * torch.eye(2, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("M", slow_but(["apart"], PAIRS))  # at a tie, and quick: test_singular_map.py
+def test_tensors_that_f_closes_over(M):
     p = torch.tensor(0.7, dtype=torch.float64)
 
     def f(M: Tensor, p: Tensor) -> Tensor:
         return sg.spectral_map(hermitian(M), lambda x: x**p + torch.sin(p * x))
 
-    check(f, with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), p)
-    check(f, 2 * torch.eye(2, dtype=torch.float64), p)
+    check(f, M, p)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0, 3.0])
