@@ -26,7 +26,7 @@ from support.triton_kernels import (
 SHAPES = {"d=3": ((5, 6, 4, 3), 3), "d=4": ((6, 8, 3, 3), 4), "d=1": ((9, 2, 2, 2), 1), "d=5 in one": ((40, 5, 2, 1), 5)}
 
 
-SMALL = (4, 6, 2, 3)  # of tests that ask for no shape: the interpreter is slow
+SMALL = (6, 4, 2, 2)  # of tests that ask for no shape: the interpreter is slow
 
 
 def test_step_is_for_float32_on_a_gpu() -> None:
@@ -129,25 +129,25 @@ def test_interpreted_options(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = whitening.forward
     monkeypatch.setattr(whitening, "forward", lambda *args: calls.append(args[-1].start) or forward(*args))
     x = features(SMALL)
-    plain = steps(DecorrelatedBatchNorm2d(6, 3), x)
+    plain = steps(DecorrelatedBatchNorm2d(4, 2), x)
     assert len(calls) == 2
     assert calls == [None, None]
     others = {
-        "eps": DecorrelatedBatchNorm2d(6, 3, eps=0.1),
-        "momentum": DecorrelatedBatchNorm2d(6, 3, momentum=0.9),
-        "group_size": DecorrelatedBatchNorm2d(6, 2),
+        "eps": DecorrelatedBatchNorm2d(4, 2, eps=0.1),
+        "momentum": DecorrelatedBatchNorm2d(4, 2, momentum=0.9),
+        "group_size": DecorrelatedBatchNorm2d(4, 4),
     }
     for option, layer in others.items():
         found = steps(layer, x, 2 if option == "momentum" else 1)
         key = "running_mean" if option == "momentum" else "dx 0"
         assert cases.relative_error(found[key], plain[key]) > 1e-3, option
     calls.clear()
-    warm = DecorrelatedBatchNorm2d(6, 3, warm_start=True)
+    warm = DecorrelatedBatchNorm2d(4, 2, warm_start=True)
     found = steps(warm, x)
     assert calls[0] is None
     assert calls[1] is not None
     assert warm.last_basis is not None
-    assert warm.last_basis.shape == (2, 3, 3)
+    assert warm.last_basis.shape == (2, 2, 2)
     for key, value in plain.items():
         assert cases.relative_error(found[key], value) < 1e-4, key
 
@@ -163,7 +163,7 @@ def test_interpreted_versions(monkeypatch: pytest.MonkeyPatch) -> None:
         write(x, groups, eps, out, moments.Running(*aliases, running.momentum))
 
     monkeypatch.setattr(whitening.moments, "launch_covariances", as_a_kernel)
-    layer, x = DecorrelatedBatchNorm2d(6, 3), features(SMALL)
+    layer, x = DecorrelatedBatchNorm2d(4, 2), features(SMALL)
     before = {name: (buffer._version, buffer.clone()) for name, buffer in layer.named_buffers()}
     steps(layer, x, 1)
     for name, buffer in layer.named_buffers():
@@ -177,17 +177,17 @@ def test_interpreted_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_interpreted_state() -> None:
     """What is kept for evaluation follows the running values, and frozen ones are left alone."""
     x = features(SMALL)
-    layer = DecorrelatedBatchNorm2d(6, 3)
+    layer = DecorrelatedBatchNorm2d(4, 2)
     steps(layer, x, 1)
     before = layer.eval()(x).detach()
     steps(layer.train(), 3 * x, 1)
     assert cases.relative_error(layer.eval()(x).detach(), before) > 1e-3
-    untracked = DecorrelatedBatchNorm2d(6, 3, track_running_stats=False)
-    assert cases.relative_error(steps(untracked, x, 1)["y 0"], steps(DecorrelatedBatchNorm2d(6, 3), x, 1)["y 0"]) < 1e-6
+    untracked = DecorrelatedBatchNorm2d(4, 2, track_running_stats=False)
+    assert cases.relative_error(steps(untracked, x, 1)["y 0"], steps(DecorrelatedBatchNorm2d(4, 2), x, 1)["y 0"]) < 1e-6
     layer.train().monitored = True
     steps(layer, x, 1)
     assert layer.last_covariance is not None
-    mean = x.transpose(0, 1).flatten(1)[:3]
+    mean = x.transpose(0, 1).flatten(1)[:2]
     torch.testing.assert_close(layer.last_covariance[0], torch.cov(mean, correction=0), rtol=1e-4, atol=1e-4)
 
 
@@ -201,9 +201,9 @@ def test_interpreted_parametrization() -> None:
             return 2 * x
 
     x = features(SMALL)
-    layer = DecorrelatedBatchNorm2d(6, 3)
+    layer = DecorrelatedBatchNorm2d(4, 2)
     parametrize.register_parametrization(layer, "weight", Doubled())
-    got, plain = steps(layer, x, 1), steps(DecorrelatedBatchNorm2d(6, 3), x, 1)
+    got, plain = steps(layer, x, 1), steps(DecorrelatedBatchNorm2d(4, 2), x, 1)
     assert cases.relative_error(got["y 0"], 2 * plain["y 0"]) < 1e-6
     assert cases.relative_error(got["dparametrizations.weight.original"], 2 * plain["dweight"]) < 1e-5
 
@@ -215,8 +215,8 @@ def test_interpreted_nonfinite() -> None:
     x = features(SMALL)
     x[0, 0, 0, 0] = float("nan")
     before = counts().get("nonfinite_input", 0)
-    found = steps(DecorrelatedBatchNorm2d(6, 3), x, 1)
-    assert found["y 0"][1:, :3].isnan().all()
+    found = steps(DecorrelatedBatchNorm2d(4, 2), x, 1)
+    assert found["y 0"][1:, :2].isnan().all()
     assert counts()["nonfinite_input"] == before + 1
 
 

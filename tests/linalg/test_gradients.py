@@ -19,6 +19,10 @@ MATRICES = {
 }
 DTYPES = {"real": torch.float64, "complex": torch.complex128}
 QUICK = ("sqrtm", "inv_sqrtm", "logm")  # complex and at a tie, without `make test-all`
+OF_ANY = {
+    "spectral_map",
+    "singular_map",
+}  # slower than the rest; quick below, in test_singular_map.py and test_transforms.py
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 each_matrix = pytest.mark.parametrize("w", MATRICES.values(), ids=MATRICES.keys())
 
@@ -35,7 +39,7 @@ def check(f, *inputs: Tensor) -> None:
 
 @pytest.mark.covering(1)
 @each_matrix
-@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+@pytest.mark.parametrize("f", slow_but(FUNCTIONS.keys() - OF_ANY, FUNCTIONS))
 def test_spectral_functions(f, w):
     check(lambda M: f(hermitian(M)), with_spectrum(w.double()))
 
