@@ -11,7 +11,8 @@ demo: .make/test
 	$(BIN)/spectralgrad demo
 
 # Each worker begins with neighbouring files, whose fixtures it makes once, and takes from the others when it is done.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+# Bytecode is kept, whatever the environment says: without it every worker and every child compiles all files again.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 test: .make/test lint
 	$(PYTEST) -m "not slow"

@@ -7,6 +7,7 @@ destructor. With several workers (-n) the others go on, a new one takes its plac
 """
 
 import faulthandler
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -14,6 +15,9 @@ from typing import TextIO
 
 # Some virtual machines announce AMX and then refuse it: torch's bfloat16 products die of an illegal instruction there.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# Each worker has as many threads as there are cores: where they spin as they wait, they take the other worker's time.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's and SciPy's: their threads spin too, and they are references only
 
 import pytest
 import torch
@@ -64,6 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("cuda"):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish() -> None:
+    """Garbage is looked for among what tests make, not among modules and 17,000 tests: that takes a second each time."""
+    gc.collect()
+    gc.freeze()
 
 
 def point(test: pytest.Function) -> dict[str, tuple[int, ...]]:

@@ -245,7 +245,7 @@ def test_every_target_runs() -> None:
         assert findings.tried == len(X)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], pytest.param(SEEDS[1], marks=pytest.mark.slow)])
 def test_smoke(seed: int) -> None:
     """A little of `make fuzz`."""
     plan = Plan(seed=seed, matrices=4000, targets=HOLDS, workers=0, ordinary=True)
@@ -287,6 +287,7 @@ def test_an_interruption_ends_cleanly() -> None:
     assert b"SEED=3: " in out
 
 
+@pytest.mark.slow  # quick: as a command with a worker above, to its end without one in test_exit_codes
 def test_as_a_command_with_a_worker() -> None:
     root = Path(__file__).parent
     words = [sys.executable, "-m", "fuzz", "seed=3", "matrices=500", "only=expm", "workers=1"]

@@ -19,7 +19,7 @@ SHARES = {
     "interrupts": 15,
     "batches": 40,
     "ranks": 1,
-    "stores": 5,
+    "stores": 2,
 }  # of the kills: training/test_train.py
 
 

@@ -19,12 +19,9 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
-    each_speed,
     features,
     in_interpreter,
     launches,
-    run_in_interpreter,
-    starts_interpreter,
 )
 
 Inputs = dict[str, Tensor]
@@ -120,12 +117,6 @@ def test_operators() -> None:
 
 
 # The kernels
-
-
-@each_speed
-@starts_interpreter
-def test_in_the_interpreter(marked: str) -> None:
-    run_in_interpreter(__file__, marked)
 
 
 @pytest.mark.covering(1)

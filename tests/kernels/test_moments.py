@@ -23,13 +23,10 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
-    each_speed,
     features,
     in_interpreter,
     launches,
     layout_of,
-    run_in_interpreter,
-    starts_interpreter,
 )
 
 
@@ -128,12 +125,6 @@ def test_which_gpu_takes_which_group(
 
 
 # The kernel
-
-
-@each_speed
-@starts_interpreter
-def test_in_the_interpreter(marked: str) -> None:
-    run_in_interpreter(__file__, marked)
 
 
 @pytest.mark.covering(1)

@@ -16,7 +16,7 @@ from support import cases, routes
 from support.fake_gpu import hopper  # noqa: F401
 from support.on_cpu import on_cpu  # noqa: F401
 from support.routes import take
-from support.triton_kernels import in_interpreter, run_in_interpreter, starts_interpreter
+from support.triton_kernels import in_interpreter
 
 SHAPE = (6, 8, 3, 3)
 LAYERS = {
@@ -40,12 +40,6 @@ STEPS = [  # few: the interpreter and the compiler are slow
     ("d=2, untracked", "channels last", "aot_eager"),
     ("d=1, other options", "contiguous", "aot_eager"),
 ]
-
-
-@pytest.mark.slow
-@starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
 
 
 @pytest.fixture
@@ -88,6 +82,7 @@ def make(options: str) -> DecorrelatedBatchNorm2d:
     return layer
 
 
+@pytest.mark.slow
 @in_interpreter
 @pytest.mark.parametrize(("options", "laid", "backend"), STEPS)
 def test_interpreted_compiled_steps_are_the_eager_ones(kernels: list[str], options: str, laid: str, backend: str) -> None:
@@ -106,6 +101,7 @@ def test_interpreted_compiled_steps_are_the_eager_ones(kernels: list[str], optio
         assert got[key].stride() == value.stride(), key
 
 
+@pytest.mark.slow
 @in_interpreter
 def test_interpreted_inside_a_network(kernels: list[str]) -> None:
     """Between convolutions, where the compiler chooses strides; every parameter gets its gradient."""
@@ -127,6 +123,7 @@ def test_interpreted_inside_a_network(kernels: list[str]) -> None:
     assert kernels.count("forward") == kernels.count("backward") == 4
 
 
+@pytest.mark.slow
 @in_interpreter
 def test_interpreted_only_what_is_needed(kernels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen input needs no gradient of its own size, a frozen weight none at all."""
@@ -144,6 +141,7 @@ def test_interpreted_only_what_is_needed(kernels: list[str], monkeypatch: pytest
     assert x.grad is not None
 
 
+@pytest.mark.slow
 @in_interpreter
 @pytest.mark.usefixtures("kernels")
 def test_interpreted_operators_pass_torch_s_own_check() -> None:
@@ -157,6 +155,7 @@ def test_interpreted_operators_pass_torch_s_own_check() -> None:
         torch.library.opcheck(torch.ops.spectralgrad.whiten_gradients.default, args)
 
 
+@pytest.mark.slow
 @in_interpreter
 @pytest.mark.usefixtures("kernels")
 def test_interpreted_gradient_of_the_operator() -> None:
@@ -173,6 +172,7 @@ def test_interpreted_gradient_of_the_operator() -> None:
     assert cases.relative_error(got[0], G) > 0.1  # control
 
 
+@pytest.mark.slow
 @in_interpreter
 def test_interpreted_what_else_a_step_leaves(kernels: list[str]) -> None:
     """The covariance that a monitor reads, and the count of groups with NaN."""
@@ -191,6 +191,7 @@ def test_interpreted_what_else_a_step_leaves(kernels: list[str]) -> None:
     assert kernels == ["forward"] * 3
 
 
+@pytest.mark.slow
 @in_interpreter
 def test_interpreted_statistics_of_another_batch_size(kernels: list[str]) -> None:
     layer = make("d=4")

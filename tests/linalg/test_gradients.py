@@ -19,6 +19,10 @@ MATRICES = {
 }
 DTYPES = {"real": torch.float64, "complex": torch.complex128}
 QUICK = ("sqrtm", "inv_sqrtm", "logm")  # complex and at a tie, without `make test-all`
+OF_ANY = {
+    "spectral_map",
+    "singular_map",
+}  # slower than the rest; quick below, in test_singular_map.py and test_transforms.py
 each_dtype = pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 each_matrix = pytest.mark.parametrize("w", MATRICES.values(), ids=MATRICES.keys())
 
@@ -35,7 +39,7 @@ def check(f, *inputs: Tensor) -> None:
 
 @pytest.mark.covering(1)
 @each_matrix
-@pytest.mark.parametrize("f", FUNCTIONS.values(), ids=FUNCTIONS.keys())
+@pytest.mark.parametrize("f", slow_but(FUNCTIONS.keys() - OF_ANY, FUNCTIONS))
 def test_spectral_functions(f, w):
     check(lambda M: f(hermitian(M)), with_spectrum(w.double()))
 
@@ -87,14 +91,17 @@ def test_eigh_with_exact_rule_at_a_tie(dtype):
     torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_tensors_that_f_closes_over():
+PAIRS = {"apart": with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), "tie": 2 * torch.eye(2, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("M", slow_but(["apart"], PAIRS))  # at a tie, and quick: test_singular_map.py
+def test_tensors_that_f_closes_over(M):
     p = torch.tensor(0.7, dtype=torch.float64)
 
     def f(M: Tensor, p: Tensor) -> Tensor:
         return sg.spectral_map(hermitian(M), lambda x: x**p + torch.sin(p * x))
 
-    check(f, with_spectrum(torch.tensor([0.7, 2.3], dtype=torch.float64)), p)
-    check(f, 2 * torch.eye(2, dtype=torch.float64), p)
+    check(f, M, p)
 
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.5, 2.0, 3.0])

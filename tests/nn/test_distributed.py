@@ -336,10 +336,16 @@ def run_scenarios(rank: int, folder: str, scenarios: list[Callable[[int, Any], N
     dist.destroy_process_group()
 
 
+def start(work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """``work(rank, *args)`` on all ranks, which come from a server that has imported torch."""
+    mp.get_context("forkserver").set_forkserver_preload(["spectralgrad.nn", "torch.distributed"])
+    mp.start_processes(work, args, nprocs=WORLD, start_method="forkserver")
+
+
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(run_scenarios, (str(folder), SCENARIOS), nprocs=WORLD)
+    start(run_scenarios, (str(folder), SCENARIOS))
     return folder
 
 
@@ -391,7 +397,7 @@ def lose_a_rank(rank: int, folder: str, how: str, when: str, timeout: float) -> 
     ],
 )
 def test_a_lost_rank_is_an_error_on_the_others(how: str, when: str, timeout: float, tmp_path: Path) -> None:
-    mp.spawn(lose_a_rank, (str(tmp_path), how, when, timeout), nprocs=WORLD)
+    start(lose_a_rank, (str(tmp_path), how, when, timeout))
     seconds, outcome = (tmp_path / "outcome").read_text().split("\n", 1)
     assert "`DecorrelatedBatchNorm2d`: the statistics could not be exchanged over process_group" in outcome
     assert float(seconds) < timeout + 2

@@ -23,6 +23,7 @@ from spectralgrad.nn import (
 )
 from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.fuse import fuse
+from support.marks import slow_but
 
 Make = Callable[[], nn.Module]
 D1, D2, D3 = DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, DecorrelatedBatchNorm3d
@@ -419,9 +420,10 @@ def test_survives_compile_without_a_backend(make: Make, shape: tuple[int, ...]) 
     assert distance(torch.compile(fuse(model), fullgraph=True, backend="eager")(x), model(x)) < 1e-5
 
 
-@each_survivor
+@pytest.mark.parametrize("survivor", slow_but(["residual"], SURVIVORS))
 @pytest.mark.filterwarnings("ignore")  # the exporter's own
-def test_survives_onnx(make: Make, shape: tuple[int, ...], tmp_path: Any) -> None:
+def test_survives_onnx(survivor: tuple[Make, tuple[int, ...]], tmp_path: Any) -> None:
+    make, shape = survivor
     pytest.importorskip("onnx")
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")

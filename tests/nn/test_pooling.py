@@ -160,6 +160,7 @@ NORMAL = {
 }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("solver", [sg.Auto(), sg.Lapack(), sg.SVD(), NEWTON], ids=ident)
 @pytest.mark.parametrize("normalize", [None, "frobenius"])
 @pytest.mark.parametrize("name", NORMAL)
@@ -658,7 +659,9 @@ def test_monitored_layer_keeps_its_covariance_in_training():
     assert not layer.last_covariance.requires_grad
 
 
-@pytest.mark.parametrize("solver", [sg.Auto(), NEWTON, sg.NewtonSchulz(steps=5)], ids=ident)
+@pytest.mark.parametrize(
+    "solver", [sg.Auto(), pytest.param(NEWTON, marks=pytest.mark.slow), sg.NewtonSchulz(steps=5)], ids=ident
+)
 def test_a_head_on_7_x_7_maps_of_256_channels_trains(solver):
     """Two classes with the same mean, told apart by their covariance alone: average pooling cannot learn them."""
     torch.manual_seed(0)

@@ -24,7 +24,7 @@ from support.features import Make, images
 from support.layers import EVERY, each_layer, each_mode, trained
 from support.marks import slow_but
 from support.routes import one_node, plain, take
-from support.triton_kernels import in_interpreter, run_in_interpreter, starts_interpreter
+from support.triton_kernels import in_interpreter
 
 RULES: dict[str, Make] = {
     **{f"zca {cases.ident(rule)}": partial(DecorrelatedBatchNorm2d, 6, gradient=rule) for rule in cases.GRADIENTS},
@@ -394,11 +394,6 @@ def test_process_group(forced: None, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 # The kernels themselves, in Triton's interpreter
-
-
-@starts_interpreter
-def test_in_the_interpreter() -> None:
-    run_in_interpreter(__file__)
 
 
 @in_interpreter

@@ -18,7 +18,7 @@ from support import cases
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SHARED_MEMORY = 227 * 1024  # of one block on sm_90
 
-in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs inside test_in_the_interpreter")
+in_interpreter = pytest.mark.skipif(not INTERPRETED, reason="runs inside kernels/test_interpreter.py")
 starts_interpreter = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton, and starts it")
 compiles = pytest.mark.skipif(INTERPRETED or not tiles.has_triton(), reason="needs Triton's compiler")
 
@@ -66,11 +66,11 @@ def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
 each_speed = pytest.mark.parametrize("marked", ["not slow", pytest.param("slow", marks=pytest.mark.slow)])
 
 
-def run_in_interpreter(file: str, marked: str = "") -> None:
-    """The tests of ``file`` with "interpreted" in their names, all or those so ``marked``, in a process of their own: Triton
+def run_in_interpreter(files: list[str], marked: str) -> None:
+    """The tests of ``files`` with "interpreted" in their names that are so ``marked``, in a process of their own: Triton
     decides at import."""
-    command = [sys.executable, "-m", "pytest", file, "-k", "interpreted", "-m", marked, "-p", "no:cacheprovider", "-rs"]
-    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, timeout=300)
+    command = [sys.executable, "-m", "pytest", *files, "-k", "interpreted", "-m", marked, "-p", "no:cacheprovider", "-rs"]
+    done = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert "[100%]" in done.stdout
     assert "SKIPPED" not in done.stdout

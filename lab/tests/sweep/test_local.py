@@ -1,5 +1,6 @@
 """Sweeps: every trial once, in this process or in workers; what dies is tried again; a fault around the trials ends it."""
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from attack.processes import SERVER
 from lab_support.trainings import train
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.run import run_spec
@@ -28,6 +30,12 @@ SUPPORT = Path(__file__).parents[1]  # where the stand-in for the training is
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "records")
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers come from a server that has imported torch; a new interpreter would do that for every one of them."""
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: SERVER)
 
 
 def fast(seed: int, model: str = "digits") -> Trial:
@@ -67,6 +75,7 @@ def test_a_failed_training_is_a_result(store: Store) -> None:
     assert missing([bad, good], store) == []  # and it is not tried again
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_dead_worker_is_replaced_and_its_trial_tried_once_more(store: Store) -> None:
     once, always, other = fast(0, "dies-once"), fast(1, "dies"), fast(2)
     run_trials([once, always, other], store, jobs=2, train=train)
@@ -78,6 +87,7 @@ def test_a_dead_worker_is_replaced_and_its_trial_tried_once_more(store: Store) -
     assert starts(store, always) == 3  # two attempts, and the one who wrote the end
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_a_fault_around_the_trials_ends_the_sweep_with_its_own_error(jobs: int, store: Store) -> None:
     trials = [fast(0, "broken"), *(Trial(seed=seed, epochs=50, lr=1.0) for seed in range(1, 3))]
@@ -157,6 +167,7 @@ def test_no_trial_is_begun_whose_first_epoch_would_end_too_late(store: Store) ->
     assert [status(store, trial) for trial in trials] == ["finished", "none"]
 
 
+@pytest.mark.usefixtures("forked")
 def test_workers_stop_after_their_epoch_when_time_is_up(store: Store) -> None:
     trials = [Trial(seed=seed, epochs=1000, lr=5.0) for seed in range(3)]
     with pytest.raises(OutOfTime):
@@ -216,6 +227,7 @@ from typing import Any
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.sweep.local import run_trials
 from spectralgrad_lab.records.trial import Trial
+from attack.processes import SERVER
 from lab_support.trainings import train
 
 if __name__ == "__main__":

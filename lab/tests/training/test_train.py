@@ -55,6 +55,12 @@ def train(trial: Trial, store: Store, **options: Any) -> Outcome:
     return run_trial(trial, store, device="cpu", **options)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Of an unbroken run of `RANDOM`."""
+    return metrics(train(RANDOM, Store(tmp_path_factory.mktemp("whole") / "records")))
+
+
 def test_record_has_every_epoch_and_the_end(store: Store) -> None:
     heard: list[dict[str, Any]] = []
     trial = replace(TINY, layer="zca", method="exact", d=16)
@@ -97,24 +103,23 @@ def test_a_trial_that_has_ended_is_not_trained_again(store: Store, monkeypatch: 
     assert store.lines(TINY) == lines
 
 
-def test_equal_trials_give_equal_numbers_and_other_seeds_others(tmp_path: Path) -> None:
-    one, two = (metrics(train(RANDOM, Store(tmp_path / name))) for name in ("one", "two"))
-    assert one == two
-    assert metrics(train(replace(RANDOM, seed=1), Store(tmp_path / "one"))) != one
+def test_equal_trials_give_equal_numbers_and_other_seeds_others(store: Store, whole: list[dict[str, Any]]) -> None:
+    assert metrics(train(RANDOM, store)) == whole
+    assert metrics(train(replace(RANDOM, seed=1), store)) != whole
 
 
-BASE = replace(TINY, layer="zca", method="taylor", d=4)
+BASE = replace(TINY, layer="zca", method="taylor", d=4, epochs=2, train_samples=128, milestones=(1,))  # four steps
 CHANGES: list[dict[str, Any]] = [
     {"lr": 0.05},
     {"momentum": 0.5},
     {"weight_decay": 0.1},
     {"gamma": 0.5},
-    {"milestones": (1,)},
+    {"milestones": (2,)},
     {"batch": 48},
     {"schedule": "onecycle"},
     {"nesterov": True},
     {"augment": False},
-    {"train_samples": 128},
+    {"train_samples": 64},
     {"test_samples": 32},
     {"width": 4},
     {"precision": "bf16-mixed"},
@@ -329,8 +334,9 @@ def test_first_step_that_is_not_finite_is_kept_until_somebody_looks() -> None:
 # Stopping and going on.
 
 
-def test_interrupt_passes_and_loses_the_running_epoch_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+def test_interrupt_passes_and_loses_the_running_epoch_only(
+    whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, original = Store(tmp_path / "broken"), Run._step
 
     def interrupted(self: Run, *args: Any, **how: Any) -> None:
@@ -362,9 +368,8 @@ def test_killed_at_the_worst_moments_it_ends_as_an_unbroken_run(tmp_path: Path) 
     assert not [path for pattern in kills.LEFT for path in (tmp_path / "broken").rglob(pattern)]
 
 
-def test_resuming_needs_the_generators(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_needs_the_generators(whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The control: without their states in the checkpoint the numbers differ."""
-    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
     monkeypatch.setattr(loop, "set_random_state", lambda _: None)
     store, original = Store(tmp_path / "broken"), Run.epoch
 
@@ -405,8 +410,8 @@ def test_random_state_round_trips_through_a_checkpoint(tmp_path: Path) -> None:
     assert [(random.random(), float(torch.rand(())), np.random.standard_normal()) for _ in range(3)] == want  # noqa: NPY002
 
 
-def test_stopped_by_the_clock_it_ends_as_an_unbroken_run(tmp_path: Path) -> None:
-    whole, store = metrics(train(RANDOM, Store(tmp_path / "whole"))), Store(tmp_path / "stopped")
+def test_stopped_by_the_clock_it_ends_as_an_unbroken_run(whole: list[dict[str, Any]], tmp_path: Path) -> None:
+    store = Store(tmp_path / "stopped")
     for epoch in range(RANDOM.epochs - 1):
         with pytest.raises(OutOfTime):
             train(RANDOM, store, deadline=Deadline.after(0))
@@ -432,8 +437,9 @@ def test_a_checkpoint_of_another_versions_network_is_one_clear_error(store: Stor
 
 
 @pytest.mark.parametrize("part", ["line", "checkpoint"])
-def test_a_full_disk_is_an_error_and_leaves_the_records(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
+def test_a_full_disk_is_an_error_and_leaves_the_records(
+    part: str, whole: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store, real, count = Store(tmp_path / "broken"), os.fsync, 0
 
     def fsync(descriptor: int) -> None:
@@ -488,10 +494,13 @@ def _lose(state: dict[str, Any], *names: str) -> dict[str, Any]:
     ),
 )
 def test_a_damaged_checkpoint_is_set_aside_and_the_trial_starts_over(
-    damage: Callable[[Any], Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Any], Any],
+    whole: list[dict[str, Any]],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With the numbers of a run that never had one: what was taken up of it before the fault is taken back."""
-    whole = metrics(train(RANDOM, Store(tmp_path / "whole")))
     store = Store(tmp_path / "broken")
     with monkeypatch.context() as patch:
         patch.setattr(Recording, "append", _interrupted(Recording.append, at=3))
