@@ -23,6 +23,7 @@ from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, held, moved
 from spectralgrad.validation import checking, looked_at, require_finite
 
+from .moments import Moments, moments, moments_at_once
 from .points import as_points, common_batch, require_weights
 from .procrustes import nearest
 from .product import product
@@ -32,7 +33,7 @@ __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 _NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
 _SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
 _POINTS, _WEIGHTS = 40, 200  # bits that the slopes of far points and of their weights stay below the largest number
-_COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one point
+_COINCIDE = 4  # times eps times the distance of their mean from 0: points no further from it are one point
 
 
 class Motion(NamedTuple):
@@ -159,10 +160,25 @@ class _Pair(NamedTuple):
 
 
 def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
-    X, Y = as_points(who, x, "x"), as_points(who, y, "y")
+    X, _ = as_points(who, x, "x"), as_points(who, y, "y")
     eps = float(torch.finfo(X.dtype).eps)
     batch = common_batch(who, x, y, weights)
-    check = checking(x)
+    check, far = checking(x), None
+    found = moments_at_once(x, y, weights, batch)
+    if found is None:
+        found, far = _moments(who, x, y, weights, batch, check)
+    single = [
+        variance.detach() <= (_COINCIDE * eps) ** 2 * mean.detach().square().sum(-1)  # not for NaN, which stays
+        for mean, variance in ((found.mean_x, found.variance_x), (found.mean_y, found.variance_y))
+    ]
+    A = torch.where((single[0] | single[1])[..., None, None], 0, found.A)
+    return _Pair(who, A, found.mean_x, found.mean_y, found.variance_x, single[0], far, eps, check)
+
+
+def _moments(
+    who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, check: bool
+) -> tuple[Moments, _Far | None]:
+    """Where one pass over the points will not do; with what is left of sizes near the ends of the range."""
     X, Y = (cast(given, torch.float64).expand(*batch, *given.shape[-2:]) for given in (x, y))
     share: Tensor | None = None
     if weights is not None:
@@ -172,32 +188,18 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
         for points, name in ((X, "x"), (Y, "y")):
             if (seen := looked_at(points)) is not None:
                 require_finite(who, seen, name)
-    far = None
-    if x.dtype == torch.float64:
-        kx, ky = exponent(X.detach()), exponent(Y.detach())
-        if not (at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky)):
-            kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
-            every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
-            far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
-            far = _Far(far_x, far_y, kx, ky)
-            X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
-            share = None if share is None else held(share, _WEIGHTS)
-    mean_x, X, variance, single = _around_mean(X, share, eps)
-    mean_y, Y, _, _ = _around_mean(Y, share, eps)
-    A = matmul((Y / Y.shape[-2] if share is None else Y * share).mT, X)
-    if far is not None:
-        A, variance = held(A), held(variance)
-    return _Pair(who, A, mean_x, mean_y, variance, single, far, eps, check)
-
-
-def _around_mean(x: Tensor, share: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The mean (*B, d), the points around it (*B, N, d), their variance (*B,), and whether they are one point (*B,)."""
-    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
-    centred = x - mean
-    squares = centred.square().sum(-1, keepdim=True)
-    variance = (squares.mean(-2) if share is None else (squares * share).sum(-2)).squeeze(-1)
-    single = variance <= (_COINCIDE * eps * x.detach().abs().amax((-2, -1))).square()  # not for NaN, which stays
-    return mean.squeeze(-2), torch.where(single[..., None, None], 0, centred), variance, single
+    if x.dtype != torch.float64:
+        return moments(X, Y, share), None
+    kx, ky = exponent(X.detach()), exponent(Y.detach())
+    if at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky):
+        return moments(X, Y, share), None
+    kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
+    every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
+    far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
+    X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
+    found = moments(X, Y, None if share is None else held(share, _WEIGHTS))
+    found = found._replace(A=held(found.A), variance_x=held(found.variance_x))
+    return found, _Far(far_x, far_y, kx, ky)
 
 
 def _shares(who: str, weights: Tensor, check: bool) -> Tensor:

@@ -27,7 +27,17 @@ from torch.autograd import Function, forward_ad
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
-from .scaling import are_finite, at_hand, bounded, exponent, in_batched_backward, is_ordinary, scaled_back, shifted
+from .scaling import (
+    apply,
+    are_finite,
+    at_hand,
+    bounded,
+    exponent,
+    in_batched_backward,
+    is_ordinary,
+    scaled_back,
+    shifted,
+)
 
 # For second derivatives a direction is brought so far below 1 that sums of even the largest numbers do not overflow.
 _GUARD = {torch.float32: 32, torch.float64: 64}
@@ -98,20 +108,13 @@ def inside_transform() -> bool:
 
 
 def call(function: type[Function], *args: Any) -> Any:
-    """``function.apply(*args)``, less the 60 us for which `apply` inspects the signature of ``forward``.
-
-    Outside torch.func's transforms all that `apply` does is that inspection and the call below.
-    """
-    if torch.compiler.is_compiling():
-        if inside_transform():
-            raise NotImplementedError(
-                "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
-                "function and call backward(), or use the transform without torch.compile."
-            )
-        return function.apply(*args)
-    if torch._C._are_functorch_transforms_active():
-        return function.apply(*args)
-    return super(Function, function).apply(*args)  # type: ignore[misc]
+    """`apply` of scaling.py, and an error where torch.compile would ignore the gradient."""
+    if torch.compiler.is_compiling() and inside_transform():
+        raise NotImplementedError(
+            "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
+            "function and call backward(), or use the transform without torch.compile."
+        )
+    return apply(function, *args)
 
 
 def in_transform() -> bool:

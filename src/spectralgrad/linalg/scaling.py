@@ -20,6 +20,16 @@ _TWICE = 200  # bits between the slopes of second derivatives that are held and 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
 
+def apply(function: type[Function], *args: Any) -> Any:
+    """``function.apply(*args)``, less the 60 us for which it inspects the signature of ``forward``.
+
+    Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and the call below.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return super(Function, function).apply(*args)  # type: ignore[misc]
+
+
 def largest_number(x: Tensor) -> float:
     """The largest finite number of the dtype of ``x``."""
     return float(torch.finfo(x.dtype).max)
@@ -81,15 +91,13 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in another precision; here and in every derivative, what overflows becomes the largest number."""
     if x.dtype == dtype:
         return x
-    function = _Cast if torch.compiler.is_compiling() else _CastFunc
-    result: Tensor = function.apply(x, dtype)
+    result: Tensor = apply(_Cast if torch.compiler.is_compiling() else _CastFunc, x, dtype)
     return result
 
 
 def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
-    function = _Moved if torch.compiler.is_compiling() else _MovedFunc
-    result: Tensor = function.apply(x, k)
+    result: Tensor = apply(_Moved if torch.compiler.is_compiling() else _MovedFunc, x, k)
     return result
 
 
@@ -107,8 +115,7 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
 
     Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number.
     """
-    function = _Held if torch.compiler.is_compiling() else _HeldFunc
-    result: Tensor = function.apply(x, bits)
+    result: Tensor = apply(_Held if torch.compiler.is_compiling() else _HeldFunc, x, bits)
     return result
 
 

@@ -1,0 +1,88 @@
+"""Means, cross-covariance and variances of two clouds: in plain torch, and as one autograd node for the CPU.
+
+With shares p_i = w_i / sum w, a_i = x_i - mx and b_i = y_i - my,
+
+    mx = sum p_i x_i,     my = sum p_i y_i,     A = sum p_i b_i a_i^T,     v = sum p_i |a_i|^2 .
+
+Plain torch passes some thirty times over the points, there and back. The node passes once in each direction (passes.py).
+The plain composition stays for what a plain node cannot do: torch.func, forward mode, torch.compile, the second derivative.
+"""
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from spectralgrad.linalg.calculus import call, composed_gradients, in_transform, is_plain_backward
+from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.scaling import at_hand, cast
+
+from .passes import Moments, backward, forward
+
+__all__ = ["Moments", "moments", "moments_at_once"]
+
+
+def moments(x: Tensor, y: Tensor, share: Tensor | None) -> Moments:
+    """Those of points (*B, N, d) in float64 with shares (*B, N, 1), in plain torch."""
+    (mean_x, a, variance_x), (mean_y, b, variance_y) = (_around_mean(points, share) for points in (x, y))
+    A = matmul((b / b.shape[-2] if share is None else b * share).mT, a)
+    return Moments(mean_x, mean_y, A, variance_x, variance_y.detach())
+
+
+def _around_mean(x: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean (*B, d), the points around it (*B, N, d), and their variance (*B,)."""
+    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
+    centred = x - mean
+    squares = centred.square().sum(-1, keepdim=True)
+    variance = squares.mean(-2) if share is None else (squares * share).sum(-2)
+    return mean.squeeze(-2), centred, variance.squeeze(-1)
+
+
+def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size) -> Moments | None:
+    """Those of points (*B, N, d) and weights (*B, N) as given, by the node. None where something asks for the other way:
+    transforms, values that are not finite, weights that cannot be used, and sizes near the ends of the range.
+    """
+    given = (x, y) if weights is None else (x, y, weights)
+    if torch.compiler.is_compiling() or in_transform() or not all(map(at_hand, given)) or 0 in batch:
+        return None
+    x, y = (points if points.shape[:-2] == batch else points.expand(*batch, -1, -1) for points in (x, y))
+    w = weights if weights is None or weights.shape[:-1] == batch else weights.expand(*batch, -1)
+    with torch.no_grad():
+        found = forward(x, y, w)
+    if found is None or not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
+        return found
+    return Moments(*call(_Node, x, y, w, found))
+
+
+class _Node(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor | None, found: Moments) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(x, y, w, found.mean_x, found.mean_y)
+        ctx.mark_non_differentiable(found.variance_y)
+        ctx.set_materialize_grads(False)
+        return tuple(found)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        x, y, w, *means = ctx.saved_tensors
+        needs = ctx.needs_input_grad[:3]
+        if is_plain_backward(*(grad for grad in grads if grad is not None)):
+            return *backward(x, y, w, means, grads[:4], needs), None
+        of_x, of_y = needs[0] or needs[2], needs[1] or needs[2]
+        wanted = [i for i, needed in enumerate((of_x, of_y, True, of_x)) if needed and grads[i] is not None]
+        plain = partial(_composed, wanted=wanted)
+        return *composed_gradients(needs, plain, (x, y, w), tuple(grads[i] for i in wanted)), None
+
+
+def _composed(x: Tensor, y: Tensor, w: Tensor | None, wanted: list[int]) -> tuple[Tensor, ...]:
+    """The wanted ones of `moments`, of usable weights (*B, N)."""
+    X, Y, share = cast(x, torch.float64), cast(y, torch.float64), None
+    if w is not None:
+        w = cast(w, torch.float64) if w.is_floating_point() else w.to(torch.float64)
+        w = torch.where(w != 0, w, 0)  # the weight of a point that is not looked at has gradient 0
+        share = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
+        X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
+    found = moments(X, Y, share)
+    return tuple(found[i] for i in wanted)
