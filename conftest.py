@@ -17,7 +17,9 @@ from typing import TextIO
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # Each worker has as many threads as there are cores: where they spin as they wait, they take the other worker's time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's and SciPy's: their threads spin too, and they are references only
+os.environ.setdefault(
+    "OPENBLAS_NUM_THREADS", "1"
+)  # NumPy's and SciPy's: their threads spin too, and they are references only
 
 import pytest
 import torch
