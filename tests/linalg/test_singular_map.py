@@ -85,8 +85,8 @@ def test_gradcheck(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -
 @pytest.mark.parametrize("shape", [(2, 2), (3, 2), (2, 3)], ids=SHAPES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
 def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -> None:
-    A = with_singular_values(s, shape, dtype).requires_grad_()
-    assert gradgradcheck(lambda A: sg.singular_map(A, torch.tanh), A, check_fwd_over_rev=True)
+    A, weight = with_singular_values(s, shape, dtype).requires_grad_(), cases.random(*shape, dtype=dtype, seed=9)
+    assert gradgradcheck(lambda A: (weight * sg.singular_map(A, torch.tanh)).sum(), A, check_fwd_over_rev=True)
 
 
 @pytest.mark.parametrize("s", slow_but(["tie"], {"apart": [2.0, 1.0], "tie": [1.0, 1.0], "zero": [1.0, 0.0]}))
@@ -99,7 +99,9 @@ def test_tensors_that_f_closes_over(shape: tuple[int, int], s: list[float]) -> N
         return sg.singular_map(A, lambda x: torch.tanh(p * x) + p * p * x**3)
 
     assert gradcheck(function, (A, p), check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(function, (A, p), check_fwd_over_rev=True, check_rev_over_rev=True)
+    weight = cases.random(*shape, seed=9)
+    weighed = lambda A, p: (weight * function(A, p)).sum()  # noqa: E731
+    assert gradgradcheck(weighed, (A, p), check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
 def test_negative_control() -> None:

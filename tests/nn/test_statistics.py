@@ -71,8 +71,8 @@ def test_gradcheck(make: Make, affine: bool, training: bool) -> None:
 
 @pytest.mark.parametrize("name", ["zca", "pca", "rank"])
 def test_gradgradcheck(name: str) -> None:
-    layer = EVERY[name](dtype=torch.float64, track_running_stats=False)
-    assert gradgradcheck(layer, images(2).requires_grad_())
+    layer, weight = EVERY[name](dtype=torch.float64, track_running_stats=False), images(2, seed=9)
+    assert gradgradcheck(lambda x: (weight * layer(x)).sum(), images(2).requires_grad_())
 
 
 @each_mode
