@@ -504,7 +504,7 @@ def test_bad_input(name: str, function: Call) -> None:
         with pytest.raises(error, match=f"^`{name}`: {match}"):
             function(*given)
 
-    refused(ShapeError, r"`x` must hold at least one point .* got \(2, 0, 3\)", x[:, :0], x[:, :0])
+    refused(ShapeError, r"`x` must hold at least one point .* got \(2, 0, 3\)\. Leave out", x[:, :0], x[:, :0])
     refused(ShapeError, r"`x` must hold at least one point .* got \(2, 5, 0\)", x[..., :0], x[..., :0])
     refused(ShapeError, r"`y` must be points in rows, .* got shape \(3,\). .* y.reshape\(1, -1\)", x, x[0, 0])
     refused(ShapeError, r"`x` and `y` must hold the same number .* got \(2, 5, 3\) and \(2, 4, 3\)", x, x[:, :4])

@@ -114,3 +114,22 @@ def test_a_far_point_of_almost_no_weight_does_not_make_the_others_one() -> None:
     y[3] = 0
     s = sg.umeyama(x, y, w).s
     torch.testing.assert_close(s, sg.umeyama(x[:3], y[:3]).s, rtol=1e-5, atol=0)
+
+
+def test_a_light_point_beside_a_heavy_one_is_another_point() -> None:
+    """Whatever the weights: here they differ by 1e7, and the points by some thousand roundings."""
+    x = torch.tensor([[0.8045, 0.3305, -0.4223], [0.8050, 0.3303, -0.4225]])
+    y = torch.tensor([[-4.2e-4, -1.3e-4, 7.3e-5], [5.0e-4, 1.5e-4, -8.6e-5]])
+    w = torch.tensor([4.7e-11, 1.2e-4])
+    R, _, s = sg.umeyama(x, y, w)
+    torch.testing.assert_close(s * R @ (x[1] - x[0]), y[1] - y[0], rtol=1e-3, atol=0)
+    assert float(s) > 1.5
+
+
+def test_second_derivatives_that_overflow_float32_are_no_infinity() -> None:
+    """Two contributions, each cut to the largest number, must not meet in float32."""
+    x = torch.tensor([[0.0, 0, 0], [0.8, -0.8, 0.4]])
+    y = torch.tensor([[0.0, 0, 0], [4e-24, -8e-25, 6e-24]])
+    given = [z.requires_grad_() for z in (x, y, torch.tensor([1e-40, 9e-34]))]
+    first = torch.autograd.grad([z.sum() for z in sg.kabsch(*given)], given, create_graph=True)
+    assert all(z.isfinite().all() for z in torch.autograd.grad([z.sin().sum() for z in first], given))

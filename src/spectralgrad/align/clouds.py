@@ -168,11 +168,11 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
     if found is None:
         found, far = _moments(who, x, y, weights, batch, check)
     single = [
-        variance.detach() <= (_COINCIDE * eps) ** 2 * mean.detach().square().sum(-1)  # not for NaN, which stays
-        for mean, variance in ((found.mean_x, found.variance_x), (found.mean_y, found.variance_y))
+        furthest <= (_COINCIDE * eps) ** 2 * mean.detach().square().sum(-1)  # not for NaN, which stays
+        for mean, furthest in ((found.mean_x, found.furthest_x), (found.mean_y, found.furthest_y))
     ]
     A = torch.where((single[0] | single[1])[..., None, None], 0, found.A)
-    return _Pair(who, A, found.mean_x, found.mean_y, found.variance_x, single[0], far, eps, check)
+    return _Pair(who, A, found.mean_x, found.mean_y, found.variance, single[0], far, eps, check)
 
 
 def _moments(
@@ -198,7 +198,7 @@ def _moments(
     far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
     X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
     found = moments(X, Y, None if share is None else held(share, _WEIGHTS))
-    found = found._replace(A=held(found.A), variance_x=held(found.variance_x))
+    found = found._replace(A=held(found.A), variance=held(found.variance))
     return found, _Far(far_x, far_y, kx, ky)
 
 

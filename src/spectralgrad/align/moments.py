@@ -26,18 +26,20 @@ __all__ = ["Moments", "moments", "moments_at_once"]
 
 def moments(x: Tensor, y: Tensor, share: Tensor | None) -> Moments:
     """Those of points (*B, N, d) in float64 with shares (*B, N, 1), in plain torch."""
-    (mean_x, a, variance_x), (mean_y, b, variance_y) = (_around_mean(points, share) for points in (x, y))
+    (mean_x, a), (mean_y, b) = (_around_mean(points, share) for points in (x, y))
     A = matmul((b / b.shape[-2] if share is None else b * share).mT, a)
-    return Moments(mean_x, mean_y, A, variance_x, variance_y.detach())
-
-
-def _around_mean(x: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The mean (*B, d), the points around it (*B, N, d), and their variance (*B,)."""
-    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
-    centred = x - mean
-    squares = centred.square().sum(-1, keepdim=True)
+    squares = a.square().sum(-1, keepdim=True)
     variance = squares.mean(-2) if share is None else (squares * share).sum(-2)
-    return mean.squeeze(-2), centred, variance.squeeze(-1)
+    seen = [z.detach().square().sum(-1) for z in (a, b)]  # (*B, N)
+    if share is not None:
+        seen = [torch.where(share.detach().squeeze(-1) == 0, 0, z) for z in seen]
+    return Moments(mean_x, mean_y, A, variance.squeeze(-1), *(z.amax(-1) for z in seen))
+
+
+def _around_mean(x: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean (*B, d) and the points around it (*B, N, d)."""
+    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
+    return mean.squeeze(-2), x - mean
 
 
 def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size) -> Moments | None:
@@ -60,7 +62,7 @@ class _Node(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor | None, found: Moments) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, y, w, found.mean_x, found.mean_y)
-        ctx.mark_non_differentiable(found.variance_y)
+        ctx.mark_non_differentiable(found.furthest_x, found.furthest_y)
         ctx.set_materialize_grads(False)
         return tuple(found)
 

@@ -10,7 +10,6 @@ Points come as rows of d numbers, too few for one instruction to work on. So eac
 plane (b, N), in float64: operations run along N, and a chunk stays in the cache from its one read to its one write.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -21,7 +20,8 @@ from spectralgrad.linalg.scaling import largest_number
 from spectralgrad.linalg.solvers.threads import in_chunks
 
 _CHUNK = 32768  # points
-_RANGE = 2.0**150  # sizes of points, and sums of weights, whose products are all numbers of float64
+# log2 of sizes of points and sums of weights whose squared inverse, over the square of 16 eps, is no overflow.
+_RANGE = {torch.float64: 150, torch.float32: 40, torch.bfloat16: 40, torch.float16: 40}
 _ONE_BY_ONE = 400  # torch.bmm takes products of fewer multiplications number by number
 
 
@@ -31,8 +31,9 @@ class Moments(NamedTuple):
     mean_x: Tensor  # (*B, d)
     mean_y: Tensor
     A: Tensor  # (*B, d, d)
-    variance_x: Tensor  # (*B,)
-    variance_y: Tensor  # (*B,), without a gradient
+    variance: Tensor  # (*B,), of x
+    furthest_x: Tensor  # (*B,), the largest squares of distances from the means, whatever the weight; without a gradient
+    furthest_y: Tensor
 
 
 def forward(x: Tensor, y: Tensor, w: Tensor | None) -> Moments | None:
@@ -41,22 +42,25 @@ def forward(x: Tensor, y: Tensor, w: Tensor | None) -> Moments | None:
     """
     batch, (N, d) = x.shape[:-2], x.shape[-2:]
     X, Y, W = _flat(x, 2), _flat(y, 2), None if w is None else _flat(w, 1)
-    out = Moments(*(torch.empty(len(X), *shape, dtype=torch.float64) for shape in ((d,), (d,), (d, d), (), ())))
+    out = Moments(*(torch.empty(len(X), *shape, dtype=torch.float64) for shape in ((d,), (d,), (d, d), (), (), ())))
     usable: list[bool] = []
 
     def work(part: slice) -> None:
         weights = _Weights.of(W, part)
         a, b = (_planes(points[part], weights) for points in (X, Y))
-        for z, mean, variance in ((a, out.mean_x, out.variance_x), (b, out.mean_y, out.variance_y)):
-            centre = (z if weights is None else z * weights.p).sum(-1)  # (d, b)
-            centre = centre / N if weights is None else centre
+        for z, mean, furthest in ((a, out.mean_x, out.furthest_x), (b, out.mean_y, out.furthest_y)):
+            centre = z.sum(-1).div_(N) if weights is None else (z * weights.p).sum(-1)  # (d, b)
             mean[part] = centre.mT
-            usable.append(_is_ordinary(z, centre, x.dtype))
             z -= centre.unsqueeze(-1)
-            scaled = z if weights is None else z * weights.p.sqrt()
-            variance[part] = torch.linalg.vector_norm(scaled, dim=-1).square_().sum(0)
+            squares = z.square().sum(0)  # (b, N)
+            if z is a:
+                out.variance[part] = squares.mean(-1) if weights is None else (squares * weights.p).sum(-1)
+            if weights is not None and weights.hide:
+                squares.masked_fill_(weights.hidden, 0)
+            torch.amax(squares, -1, out=furthest[part])
+            usable.append(_is_ordinary(centre.square().sum(0) + furthest[part], x.dtype))
         if weights is not None:
-            usable.append(weights.are_ordinary())
+            usable.append(weights.usable)
             b *= weights.p
         torch.bmm(b.transpose(0, 1), a.permute(1, 2, 0), out=out.A[part])
 
@@ -64,15 +68,14 @@ def forward(x: Tensor, y: Tensor, w: Tensor | None) -> Moments | None:
     if not all(usable):
         return None
     if w is None:
-        for sums in out[2:]:
-            sums /= N
+        out.A.div_(N)
     return Moments(*(z.reshape((*batch, *z.shape[1:])) for z in out))
 
 
 def backward(
     x: Tensor, y: Tensor, w: Tensor | None, means: list[Tensor], grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of x, y and w, where they are needed, for those of mean_x, mean_y, A and variance_x; None is zero."""
+    """Gradients of x, y and w, where they are needed, for those of mean_x, mean_y, A and variance; None is zero."""
     X, Y, W = _flat(x, 2), _flat(y, 2), None if w is None else _flat(w, 1)
     clouds, N, d = X.shape
     shapes, share = ((clouds, d), (clouds, d), (clouds, d, d), (clouds, 1)), 1 / N if w is None else 1.0
@@ -114,7 +117,8 @@ class _Weights(NamedTuple):
     total: Tensor  # (b, 1)
     p: Tensor  # (b, N), the shares
     hidden: Tensor  # (b, N): whether a share is 0
-    least: float
+    hide: bool  # whether one is
+    usable: bool  # none is negative, and their sums are ordinary
 
     @classmethod
     def of(cls, W: Tensor | None, part: slice) -> "_Weights | None":
@@ -123,11 +127,8 @@ class _Weights(NamedTuple):
         w = W[part].to(torch.float64)
         total = w.sum(-1, keepdim=True)
         p = w / total
-        return cls(total, p, p == 0, float(w.min()))
-
-    def are_ordinary(self) -> bool:
-        least, most = (float(z) for z in self.total.aminmax())
-        return self.least >= 0 and least > 1 / _RANGE and most < _RANGE
+        hidden = p == 0
+        return cls(total, p, hidden, bool(hidden.any()), float(w.min()) >= 0 and _is_ordinary(total.square(), W.dtype))
 
     def pulled_back(self, e: Tensor) -> Tensor:
         """The gradient of the weights for that of the shares (b, N)."""
@@ -155,7 +156,7 @@ def _flat(x: Tensor, dims: int) -> Tensor:
 def _planes(x: Tensor, weights: _Weights | None, mean: Tensor | None = None) -> Tensor:
     """x (b, N, d), less its mean, as (d, b, N); points that are not looked at are 0 before."""
     planes = torch.empty(x.shape[2], x.shape[0], x.shape[1], dtype=torch.float64).copy_(x.permute(2, 0, 1))
-    if weights is not None and bool(weights.hidden.any()):
+    if weights is not None and weights.hide:
         planes.masked_fill_(weights.hidden, 0)
     return planes if mean is None else planes.sub_(_plane(mean))
 
@@ -186,10 +187,8 @@ def _affine(M: Tensor, z: Tensor, c: Tensor) -> Tensor:
     return out
 
 
-def _is_ordinary(planes: Tensor, mean: Tensor, given: torch.dtype) -> bool:
-    """Whether points (d, b, N) are finite, with means (d, b), and far from the ends of the range."""
-    if given != torch.float64:
-        return math.isfinite(float(mean.sum()))
-    size = planes.abs().amax(-1).amax(0)
-    least, most = (float(z) for z in torch.where(size == 0, 1, size).aminmax())
-    return least > 1 / _RANGE and most < _RANGE  # NaN is not
+def _is_ordinary(squares: Tensor, given: torch.dtype) -> bool:
+    """Whether all sizes, of which these are the squares, are finite and far from the ends of the range of a dtype."""
+    limit = 4.0 ** _RANGE.get(given, 150)
+    least, most = (float(z) for z in squares.aminmax())
+    return least > 1 / limit and most < limit  # NaN is not

@@ -22,7 +22,7 @@ def as_points(who: str, x: Tensor, name: str) -> Tensor:
     if 0 in x.shape[-2:]:
         raise ShapeError(
             f"`{who}`: `{name}` must hold at least one point with at least one coordinate, (*batch, N, d), got "
-            f"{tuple(x.shape)}."
+            f"{tuple(x.shape)}. Leave out clouds without points."
         )
     return X
 

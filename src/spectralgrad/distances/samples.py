@@ -16,9 +16,20 @@ def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tenso
     batch = common_batch([X.shape[:-2], Y.shape[:-2]])
     came = f"got {tuple(x.shape)} and {tuple(y.shape)}"
     if X.shape[-2] == 0 or Y.shape[-2] == 0:
-        raise ShapeError(f"`{who}`: `x` and `y` must hold at least one sample each, (*batch, samples, features), {came}.")
-    if batch is None or X.shape[axis] != Y.shape[axis]:
-        raise ShapeError(f"`{who}`: `x` and `y`, (*batch, samples, features), must have the same number of {same}, {came}.")
+        raise ShapeError(
+            f"`{who}`: `x` and `y` must hold at least one sample each, (*batch, samples, features), {came}. "
+            "Leave out sets without samples."
+        )
+    if X.shape[axis] != Y.shape[axis]:
+        hint = "They are columns." if same == "features" else "Row i of both must come from one sample."
+        raise ShapeError(
+            f"`{who}`: `x` and `y`, (*batch, samples, features), must have the same number of {same}, {came}. {hint}"
+        )
+    if batch is None:
+        raise ShapeError(
+            f"`{who}`: the batch dimensions of `x` and `y`, (*batch, samples, features), must broadcast, {came}. "
+            "Add dimensions of size 1."
+        )
     for Z, name in ((x, "x"), (y, "y")):
         if checking(Z) and not is_transformed(Z):
             require_finite(who, Z.detach(), name)
