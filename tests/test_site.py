@@ -203,15 +203,23 @@ def test_a_docstring_becomes_fields_formulas_and_links() -> None:
 
 def test_an_example_has_its_docstring_code_and_picture(tmp_path: Path) -> None:
     program, figures = tmp_path / "two_words.py", tmp_path / "figures"
-    program.write_text('"""What it does."""\n\nprint(1)\n')
+    program.write_text('"""What it does.\n\npython examples/two_words.py\n"""\n\nprint(1)\n')
     (figures / "examples").mkdir(parents=True)
     told = examples.section(program, figures)
     assert "## two words" in told
-    assert "What it does." in told
+    assert "\n\nWhat it does.\n\n```sh\npython examples/two_words.py\n```\n\n" in told
     assert "````python\nprint(1)\n````" in told
     assert "![" not in told
     (figures / "examples" / "two_words.svg").touch()
     assert "(/figures/examples/two_words.svg)" in examples.section(program, figures)
+
+
+@needs_sphinx
+@pytest.mark.parametrize("text", ["loewner.md", "../loewner.md", "rules/exact.md", "see loewner.md", "loewner.html"])
+def test_a_link_named_after_a_file_is_recognised(text: str) -> None:
+    from parts import titles
+
+    assert bool(titles.FILE.fullmatch(text)) == (text in ("loewner.md", "../loewner.md", "rules/exact.md"))
 
 
 def test_dead_links_are_found(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def under_vmap(tolerance: float | None) -> float | None:
 
 def is_number(x: object) -> bool:
     """A finite int or float, and not a bool."""
-    return isinstance(x, int | float) and not isinstance(x, bool) and -math.inf < x < math.inf
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and -math.inf < x < math.inf
 
 
 def is_whole(x: object, least: int = 1) -> bool:

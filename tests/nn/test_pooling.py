@@ -6,6 +6,7 @@ import io
 import math
 import pickle
 import runpy
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -548,7 +549,9 @@ def test_compiles_with_inductor(name):
 @pytest.mark.parametrize("name", slow_but(["plain", "features"], layers().keys()))
 def test_exports_with_any_batch_size(name):
     layer = layers()[name].eval()
-    program = torch.export.export(layer, (INPUT,), dynamic_shapes=({0: torch.export.Dim("batch")},))
+    is_2_9 = torch.__version__.startswith("2.9.")  # whose cache breaks this: docs/compatibility.md
+    with torch._dynamo.config.patch(fake_tensor_cache_enabled=False) if is_2_9 else nullcontext():
+        program = torch.export.export(layer, (INPUT,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     x = maps(7, 5, 3, 3, dtype=torch.float32, seed=4)
     torch.testing.assert_close(program.module()(x), layer(x), rtol=1e-5, atol=1e-6)
     file = io.BytesIO()

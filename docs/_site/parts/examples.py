@@ -13,12 +13,17 @@ if TYPE_CHECKING:
 MARK = "<!-- examples -->"
 
 
+def paragraph(text: str) -> str:
+    """A paragraph of a docstring: commands as code, the rest as it is, for lines that fit a narrow window."""
+    return f"```sh\n{text}\n```" if text.startswith("python ") else text
+
+
 def section(program: Path, figures: Path) -> str:
     """A program as a section of a page: title, docstring, picture, code."""
     text = program.read_text(encoding="utf-8")
     said = ast.get_docstring(ast.parse(text)) or ""
     picture = figures / "examples" / f"{program.stem}.svg"
-    parts = [f"## {program.stem.replace('_', ' ')}", f"`examples/{program.name}`", f"```text\n{said}\n```" if said else ""]
+    parts = [f"## {program.stem.replace('_', ' ')}", f"`examples/{program.name}`", *map(paragraph, said.split("\n\n"))]
     if picture.exists():
         parts.append(f"![what {program.name} draws](/{figures.name}/examples/{picture.name})")
     code = text.split('"""', 2)[2].strip() if said and text.startswith('"""') else text

@@ -6,7 +6,7 @@ import re
 from docutils import nodes
 from sphinx.application import Sphinx
 
-FILE = re.compile(r"[\w/-]+\.md")
+FILE = re.compile(r"(\.\./)*[\w/-]+\.md")
 
 
 def entitle(app: Sphinx, doctree: nodes.document, page: str) -> None:

@@ -9,9 +9,10 @@ All but R is plain torch. <R, A> is the largest value over all rotations, so its
 is the skew part of R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
-1e-2 would cost four of seven digits. What counts as zero is still relative to the rounding of the points as given. In
-float64 clouds near the ends of the range are brought to ordinary sizes, each by its own power of two; t is computed in
-the units of the world, so that its gradients, which have no scale, need not go there and back.
+1e-2 would cost four of seven digits, as it does on a device without float64. What counts as zero is still relative to
+the rounding of the points as given. In float64 clouds near the ends of the range are brought to ordinary
+sizes, each by its own power of two; t is computed in the units of the world, so that its gradients, which have no scale,
+need not go there and back.
 """
 
 from typing import NamedTuple
@@ -19,7 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.precision import matmul, widest
 from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, held, moved
 from spectralgrad.validation import checking, looked_at, require_finite
 
@@ -179,7 +180,7 @@ def _moments(
     who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, check: bool
 ) -> tuple[Moments, _Far | None]:
     """Where one pass over the points will not do; with what is left of sizes near the ends of the range."""
-    X, Y = (cast(given, torch.float64).expand(*batch, *given.shape[-2:]) for given in (x, y))
+    X, Y = (cast(given, widest(given)).expand(*batch, *given.shape[-2:]) for given in (x, y))
     share: Tensor | None = None
     if weights is not None:
         share = _shares(who, weights, check).expand(*batch, -1).unsqueeze(-1)  # (*B, N, 1)
@@ -204,7 +205,8 @@ def _moments(
 
 def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
     """w / sum w (*B, N) in float64; NaN for a cloud whose weights cannot be used."""
-    w = cast(weights, torch.float64) if weights.is_floating_point() else weights.to(torch.float64)
+    wide = widest(weights)
+    w = cast(weights, wide) if weights.is_floating_point() else weights.to(wide)
     if check and (seen := looked_at(w)) is not None:
         require_weights(who, seen.detach())
     w = torch.where(

@@ -17,7 +17,7 @@ def chosen_layers(model: Module, layers: Iterable[str | Module] | None) -> dict[
     if not isinstance(model, Module):
         raise OptionError(f"`ConditionMonitor`: `model` must be a torch.nn.Module, got {type(model).__name__}.")
     found = _watchable(model)
-    chosen = found if layers is None else _among(found, [layers] if isinstance(layers, str | Module) else list(layers))
+    chosen = found if layers is None else _among(found, [layers] if isinstance(layers, (str, Module)) else list(layers))
     for name, module in chosen.items():
         if any(getattr(hook, "__self__", None).__class__ is Tap for hook in module._forward_hooks.values()):
             raise OptionError(f"`ConditionMonitor`: another monitor watches layer {name} already; detach() that one first.")
@@ -26,7 +26,7 @@ def chosen_layers(model: Module, layers: Iterable[str | Module] | None) -> dict[
 
 def _watchable(model: Module) -> dict[str, Module]:
     """All layers with a covariance, by their names in the model without its wrappers."""
-    while isinstance(model, DistributedDataParallel | DataParallel) or "_orig_mod" in model._modules:
+    while isinstance(model, (DistributedDataParallel, DataParallel)) or "_orig_mod" in model._modules:
         model = getattr(model, "module" if "module" in model._modules else "_orig_mod")
     found: dict[str, Module] = {}
     for full, module in model.named_modules():

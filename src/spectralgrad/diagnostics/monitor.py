@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from spectralgrad import counters
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.precision import in_widest
 from spectralgrad.validation import is_whole
 
 from . import record
@@ -204,7 +205,7 @@ def _to_host(tensors: list[Tensor]) -> list[Tensor]:
     result = list(tensors)
     for device in {x.device for x in tensors}:
         where = [i for i, x in enumerate(tensors) if x.device == device]
-        packed = torch.cat([tensors[i].to(torch.float64).flatten() for i in where]).cpu()
+        packed = torch.cat([in_widest(tensors[i]).flatten() for i in where]).cpu().double()
         for i, part in zip(where, packed.split([tensors[i].numel() for i in where]), strict=True):
             result[i] = part.view(tensors[i].shape)
     return result

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import LinAlgError
+from spectralgrad.linalg.precision import in_widest
 from spectralgrad.linalg.projector import Cut
 from spectralgrad.nn.denoise import PCADenoise1d, PCADenoise2d
 
@@ -14,8 +15,8 @@ from .record import OF_GROUP, Record
 
 
 def eigenvalues_of(C: Tensor) -> Tensor:
-    """(*B, d), ascending, in float64; NaN where ``C`` (*B, d, d) is not finite, or where LAPACK gives up (never seen)."""
-    C = C.to(torch.float64)
+    """(*B, d), ascending, in the widest dtype; NaN where ``C`` (*B, d, d) is not finite, or LAPACK gives up (never seen)."""
+    C = in_widest(C)
     broken = ~torch.isfinite(C).all(-1).all(-1)
     try:
         w: Tensor = torch.linalg.eigvalsh(C.masked_fill(broken[..., None, None], 0))
@@ -55,6 +56,6 @@ def entries_of_spectrum(layer: Any, w: Tensor, dtype: torch.dtype, most: int | N
 
 def _kept_by_denoising(layer: Any, w: Tensor) -> int | None:
     """How many of ``w`` (d,), in the layer's dtype, a denoising layer keeps, by its tolerance for ties; None for others."""
-    if not isinstance(layer, PCADenoise1d | PCADenoise2d):
+    if not isinstance(layer, (PCADenoise1d, PCADenoise2d)):
         return None
     return len(w) if layer.keeps_all else int(Cut(layer.rank, layer.energy).kept(w).sum())

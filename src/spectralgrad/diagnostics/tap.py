@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from spectralgrad.linalg.precision import widest
 from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.pooling import CovariancePool2d
 from spectralgrad.validation import is_transformed
@@ -77,7 +78,7 @@ class Tap:
         """The forward hook."""
         if torch.compiler.is_compiling() or not self._watches(module):
             return
-        for y in output if isinstance(output, tuple | list) else (output,):
+        for y in output if isinstance(output, (tuple, list)) else (output,):
             if _has_gradient(y):
                 _listen(y, self.before)
 
@@ -106,7 +107,7 @@ def _has_gradient(x: Any) -> bool:
 
 def _listen(x: Tensor, sink: list[Tensor]) -> None:
     # The norm and not the gradient is kept: a gradient is as large as the activation. In float64, where no square overflows.
-    x.register_hook(lambda g: sink.append(torch.linalg.vector_norm(g.detach(), dtype=torch.float64)))
+    x.register_hook(lambda g: sink.append(torch.linalg.vector_norm(g.detach(), dtype=widest(g.real))))
 
 
 def _total(norms: list[Tensor]) -> Tensor | None:

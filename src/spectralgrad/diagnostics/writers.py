@@ -20,7 +20,7 @@ def writer_for(to: Any) -> "CsvFile | Scalars | None":
     """What writes records to ``to``: a path, an object with add_scalar, or None for nothing."""
     if to is None:
         return None
-    if isinstance(to, str | os.PathLike):
+    if isinstance(to, (str, os.PathLike)):
         return CsvFile(Path(to))
     if callable(getattr(to, "add_scalar", None)):
         return Scalars(to)

@@ -1,7 +1,7 @@
 """Distances of sets of samples: Frechet's, and the canonical correlations of two views.
 
 Both come down to a sum of singular values, whose gradient U V^H needs no gap. Samples are rows, (*B, N, d). All is computed
-in float64, since both lose half of the digits in small directions; docs/distances.md has the derivation.
+in float64, where the device has it, since both lose half of the digits in small directions; docs/distances.md derives it.
 """
 
 from spectralgrad.distances.correlations import cca_loss

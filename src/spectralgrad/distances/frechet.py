@@ -134,7 +134,8 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
     if _samples_are_cheaper(X.shape[-2], Y.shape[-2], X.shape[-1]):
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
-        F1, F2 = (apply(who, hermitian_part(matmul(Z.mH, Z)), _Root(name="x"), None, AUTO) for Z in (X, Y))
+        root = _Root(name="x", eps=float(torch.finfo(X.dtype).eps))
+        F1, F2 = (apply(who, hermitian_part(matmul(Z.mH, Z)), root, None, AUTO) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
     if scales is not None:
         m1, m2 = moved(m1, scales.a - scales.k), moved(m2, scales.b - scales.k)
@@ -165,7 +166,8 @@ class _Scales(NamedTuple):
 def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, scales: _Scales | None, dtype: torch.dtype) -> Tensor:
     """|gap|^2 + tr C1 + tr C2 - 2 overlap. What is below zero is rounding: it counts as zero, and keeps its gradient.
 
-    There are no scales for what came in float32: its squares are ordinary numbers of float64.
+    There are no scales for what came in float32: its squares are ordinary numbers of float64. (On a device without float64
+    their squares overflow, as the result does.)
     """
     if scales is not None:
         a, b = scales.a - scales.k, scales.b - scales.k

@@ -4,12 +4,13 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import ShapeError
+from spectralgrad.linalg.precision import widest
 from spectralgrad.linalg.scaling import cast
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 
 def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
-    """Two sets (*B, N, d) in float64 and of one batch shape, and the dtype of the result."""
+    """Two sets (*B, N, d) in the widest dtype and of one batch shape, and the dtype of the result."""
     X, Y = as_matrix(who, x, square=False, name="x"), as_matrix(who, y, square=False, name="y")
     dtype = promoted(x, y)
     axis = -1 if same == "features" else -2
@@ -58,8 +59,8 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def widened(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """In float64, or complex128; gradients that overflow on the way back become the largest number."""
-    return cast(x, torch.complex128 if dtype.is_complex else torch.float64)
+    """In the widest dtype, complex if ``dtype`` is; gradients that overflow on the way back become the largest number."""
+    return cast(x, torch.promote_types(widest(x), dtype))
 
 
 def squares(x: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from torch.autograd import Function, forward_ad
 from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
+from .precision import widest
 from .scaling import (
     apply,
     are_finite,
@@ -91,7 +92,7 @@ class AnyScale:
 
     def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
         matrix = factors[-1]
-        zero = torch.zeros(matrix.shape[:-2], dtype=torch.float64, device=matrix.device)
+        zero = matrix.new_zeros(matrix.shape[:-2], dtype=widest(matrix.real))
         return AtScale1(self, factors, zero, zero)  # type: ignore[arg-type]
 
     def size(self, factors: tuple[Tensor, ...]) -> Tensor:

@@ -28,12 +28,13 @@ import torch
 from torch import Tensor
 
 from spectralgrad.counters import device_counter
-from spectralgrad.errors import OptionError
+from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.kernels import jacobi, small_svd, svd, syev
 
 from . import planes
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
+from .precision import widest
 from .products.iteration import product_dtype
 from .products.newton_schulz import NewtonSchulz
 from .rules import Exact, Lorentzian, Rule
@@ -314,7 +315,7 @@ def solver_of_exact(gradient: Gradient | None, solver: RootSolver) -> Solver | N
 
 def takes_jacobi_kernel(gradient: Gradient | None, solver: RootSolver) -> bool:
     """Whether the options ask for the exact gradient by a solver that the Jacobi kernel may stand for where it runs."""
-    return isinstance(solver, Auto | Jacobi) and is_exact(gradient, solver)
+    return isinstance(solver, (Auto, Jacobi)) and is_exact(gradient, solver)
 
 
 def for_covariance_root(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> RootSolver:
@@ -329,10 +330,17 @@ def covariances_by_products(X: Tensor) -> bool:
     return X.device.type == "cuda" and product_dtype(X) == torch.float64
 
 
-def covariance_dtype(dtype: torch.dtype, solver: RootSolver) -> torch.dtype:
-    """What covariances are taken in. Newton-Schulz to convergence needs singular ones to be so to more than float32's
-    rounding; the baseline of a few steps reaches no small eigenvalue anyway."""
-    return torch.float64 if isinstance(solver, NewtonSchulz) and solver.steps is None else dtype
+def covariance_dtype(X: Tensor, dtype: torch.dtype, solver: RootSolver) -> torch.dtype:
+    """What covariances of ``X`` are taken in. Newton-Schulz to convergence needs singular ones to be so to more than
+    float32's rounding; the baseline of a few steps reaches no small eigenvalue anyway."""
+    if not (isinstance(solver, NewtonSchulz) and solver.steps is None):
+        return dtype
+    if widest(X) != torch.float64:
+        raise DtypeError(
+            f"`NewtonSchulz`: covariances are taken in float64, which {X.device.type} has not. Use another solver, "
+            "NewtonSchulz(steps=5), or the CPU."
+        )
+    return torch.float64
 
 
 def _layer_gradient(who: str, gradient: Gradient | None, solver: EigenSolver, default: Rule) -> Gradient | None:
@@ -364,7 +372,7 @@ def _require_solver(who: str, solver: object) -> Solver:
 
 
 def _require_svd_solver(who: str, solver: object) -> None:
-    if not isinstance(solver, Auto | Lapack | SVD):
+    if not isinstance(solver, (Auto, Lapack, SVD)):
         raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {solver!r}.")
 
 

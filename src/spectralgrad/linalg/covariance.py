@@ -9,7 +9,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.validation import as_given, as_matrix, is_number, is_whole
 
-from .precision import hermitian_part, matmul
+from .precision import hermitian_part, matmul, widest
 
 __all__ = ["Moments", "covariance", "merge_moments", "moments"]
 
@@ -18,7 +18,7 @@ class Moments(NamedTuple):
     """What a set of samples leaves behind: enough for its mean and covariance, and to be merged with another set's.
 
     Attributes:
-        samples: (), how many, in float64.
+        samples: (), how many, in float64 (float32 on a device without it).
         mean: (*B, C), or (*B, groups, group_size).
         scatter: (*B, C, C), or (*B, groups, group_size, group_size): the sum of (x - mean)(x - mean)^H.
 
@@ -62,7 +62,7 @@ def moments_of(X: Tensor) -> Moments:
     centred = X - mean.unsqueeze(-1)
     rest = centred.sum(-1) / max(n, 1)  # what rounding left in the mean
     scatter = matmul(centred, centred.mH) - n * rest.unsqueeze(-1) * rest.conj().unsqueeze(-2)
-    count = torch.full((), n, dtype=torch.float64, device=X.device)
+    count = torch.full((), n, dtype=widest(X.real), device=X.device)
     return Moments(count, mean + rest, hermitian_part(scatter))
 
 

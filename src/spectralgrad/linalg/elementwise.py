@@ -1,7 +1,7 @@
 """A function that a user gives, with divided differences derived from it.
 
 Only f itself is known, so f' and f'' come from automatic differentiation. A divided difference can be had in two ways,
-both in float64,
+both in float64 (on a device without it in float32),
 
     far     f[a, b] = (f(a) - f(b)) / (a - b)           f[a, b, c] = (f[b, c] - f[a, b]) / (c - a),  a <= b <= c
     near    f[a, b] = int_0^1 f'(b + t (a - b)) dt      f[a, b, c] = the mean of f'' over a triangle (quadrature.py).
@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .precision import in_widest
 from .quadrature import GAUSS
 from .scalars import Scalar
 
-_EPS = float(torch.finfo(torch.float64).eps)
-_ROUNDING = 8 * _EPS  # of a first difference, relative: a few operations in f and one subtraction
+_ROUNDING = 8  # times eps, of a first difference, relative: a few operations in f and one subtraction
 _SMOOTH = 1e6  # times the error of far: the two ways never differ by more unless f' jumps between the points
 
 # (u, v, weight) on the triangle a + u (b - a) + u v (c - b), 0 <= u, v <= 1. By Gauss twice: exact up to degree 6.
@@ -56,8 +56,8 @@ class Elementwise(Scalar):
         return self.wide_difference(a, b).to(a.dtype)
 
     def wide_difference(self, a: Tensor, b: Tensor) -> Tensor:
-        """f[a, b] in float64, in which it may be far larger than f."""
-        a, b = a.double(), b.double()
+        """f[a, b] in the widest dtype, in which it may be far larger than f."""
+        a, b = in_widest(a), in_widest(b)
         fa, fb = self.function(a), self.function(b)
         gap = a - b
         tie = gap == 0
@@ -67,16 +67,16 @@ class Elementwise(Scalar):
         with torch.no_grad():
             size = _weighted([weight for _, weight in GAUSS], [x.abs() for x in slopes])
             simpson = (self.slope(a) + 4 * self.slope(b + gap / 2) + self.slope(b)) / 6
-            rounding = _EPS * (fa.abs() + fb.abs()) / gap.abs()
+            rounding = torch.finfo(gap.dtype).eps * (fa.abs() + fb.abs()) / gap.abs()
             better = torch.isfinite(near) & (tie | (_error(near, simpson, size) <= rounding))
         return _finite(torch.where(better, near, far))
 
     def second_differences(self, x: Tensor, F: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
-        """f[x_i, x_k, x_j] in float64 for ascending x (*B, n), its first differences F (*B, n, n) and any indices."""
+        """f[x_i, x_k, x_j] in the widest dtype for ascending x (*B, n), its first differences F (*B, n, n), any indices."""
         i, k, j = torch.broadcast_tensors(i, k, j)
         low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
         middle = i + k + j - low - high
-        x, F = x.double(), F.double()
+        x, F = in_widest(x), in_widest(F)
         a, b_a, c_b = x[..., low], x[..., middle] - x[..., low], x[..., high] - x[..., middle]
         spread = b_a + c_b
         below, above = F[..., low, middle], F[..., middle, high]
@@ -89,7 +89,7 @@ class Elementwise(Scalar):
             near, size = near + weight * curvature, size + weight * curvature.abs()
         for u, v, weight in _CORNERS:
             corners = corners + weight * self.curvature(a + u * b_a + u * v * c_b)
-        rounding = _ROUNDING * (below.abs() + above.abs()) / spread
+        rounding = _ROUNDING * torch.finfo(x.dtype).eps * (below.abs() + above.abs()) / spread
         smooth = (near - far).abs() <= _SMOOTH * rounding
         better = torch.isfinite(near) & (tie | (smooth & (_error(near, corners, size) <= rounding)))
         return _finite(torch.where(better, near, far))

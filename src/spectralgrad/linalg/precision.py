@@ -2,7 +2,7 @@
 
 TF32, bf16 matmul modes and autocast all act on float32 products and leave float64 ones alone. So where one of them is
 on, the product is taken in float64 and rounded once. No flag is touched, which keeps this thread-safe, differentiable
-and capturable.
+and capturable. What needs more digits than it was given is computed in `widest`.
 """
 
 import torch
@@ -35,6 +35,30 @@ def is_reduced(device_type: str) -> bool:
     return False
 
 
+@constant_when_compiled
+def has_float64(device_type: str, index: int | None) -> bool:
+    """Whether a device has float64: not mps, nor every Intel GPU."""
+    if device_type == "xpu":
+        return bool(torch.xpu.get_device_properties(index).has_fp64)
+    return device_type != "mps"
+
+
+def widest(x: Tensor) -> torch.dtype:
+    """float64, or complex128 for a complex ``x``; on a device that has neither float32, or complex64.
+
+    >>> widest(torch.zeros(2)), widest(torch.zeros(2, dtype=torch.complex64))
+    (torch.float64, torch.complex128)
+    """
+    if has_float64(x.device.type, x.device.index):
+        return torch.complex128 if x.is_complex() else torch.float64
+    return torch.complex64 if x.is_complex() else torch.float32
+
+
+def in_widest(x: Tensor) -> Tensor:
+    """``x`` in the `widest` dtype of its device."""
+    return x.to(widest(x))
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` with the full accuracy of its dtype.
 
@@ -43,10 +67,13 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     ...     matmul(a, a).dtype
     torch.float32
     """
-    wide = WIDE.get(a.dtype)
-    if wide is not None and is_reduced(a.device.type):
-        return _product(a.to(wide), b.to(wide)).to(a.dtype)
-    return _product(a, b)
+    if a.dtype not in WIDE or not is_reduced(a.device.type):
+        return _product(a, b)
+    wide = widest(a)
+    if wide == a.dtype:  # no float64 there: then it was autocast
+        with torch.autocast(a.device.type, enabled=False):
+            return _product(a, b)
+    return _product(a.to(wide), b.to(wide)).to(a.dtype)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

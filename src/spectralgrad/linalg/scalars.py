@@ -22,7 +22,7 @@ from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError, NonFiniteError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 
-from .precision import matmul
+from .precision import in_widest, matmul, widest
 from .quadrature import second_differences
 from .scaling import bounded, exponent, shifted
 
@@ -91,11 +91,10 @@ class ScalarAtScale1(NamedTuple):
 
     scalar: "Scalar"
     eigenvalues: Tensor
-    first: (
-        Tensor  # (*B,), in float64 and whole: first differences are 2 to this times the factor times what the scalar gives
-    )
-    second: Tensor  # (*B,), in float64: second ones are 2 to this times what the scalar gives
-    factor: Tensor  # (*B,), in float64
+    # All in the widest dtype, (*B,).
+    first: Tensor  # whole: first differences are 2 to this times the factor times what the scalar gives
+    second: Tensor  # second ones are 2 to this times what the scalar gives
+    factor: Tensor
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,7 @@ class Scalar(ABC):
 
     def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
         """What keeps differences within the range of numbers; here nothing, since nothing is known of f."""
-        zero = torch.zeros(w.shape[:-1], dtype=torch.float64, device=w.device)
+        zero = w.new_zeros(w.shape[:-1], dtype=widest(w))
         return ScalarAtScale1(self, w, zero, zero, zero + 1)
 
     def _homogeneous(self, w: Tensor, degree: float) -> ScalarAtScale1:
@@ -193,10 +192,11 @@ class Scalar(ABC):
         slope, lost = _less_one(degree)
         coarse = round(slope * _STEPS) / _STEPS
         fine = (slope - coarse) + lost
-        power = coarse * k.double()  # exact
+        wide = in_widest(k)
+        power = coarse * wide  # exact in float64
         whole = power.floor()
-        rest = (power - whole) + fine * k.double()
-        return ScalarAtScale1(scaled, shifted(w, -k), whole, (degree - 2) * k.double(), torch.exp2(rest))
+        rest = (power - whole) + fine * wide
+        return ScalarAtScale1(scaled, shifted(w, -k), whole, (degree - 2) * wide, torch.exp2(rest))
 
     def loewner(self, w: Tensor) -> Tensor:
         """First divided differences (*B, n, n) of the clamped function.

@@ -16,6 +16,7 @@ from spectralgrad.kernels import scale
 from spectralgrad.validation import is_transformed
 
 _REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
+_SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
 _TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
@@ -113,7 +114,8 @@ def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
 def held(x: Tensor, bits: int = 128) -> Tensor:
     """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
 
-    Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number.
+    Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number. In float32 an eighth of
+    the bits, as it has an eighth of the exponents.
     """
     result: Tensor = apply(_Held if torch.compiler.is_compiling() else _HeldFunc, x, bits)
     return result
@@ -153,7 +155,7 @@ class _Held(Function):  # twice, for torch.compile and for the rest: see calculu
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return held(bounded(grad, largest_number(grad) / 2.0**ctx.bits), _TWICE), None
+        return held(bounded(grad, largest_number(grad) / 2 ** (ctx.bits * _SHARE[grad.dtype])), _TWICE), None
 
 
 class _HeldFunc(_Held):

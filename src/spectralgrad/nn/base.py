@@ -13,6 +13,7 @@ from torch.nn import Module, Parameter, SyncBatchNorm, init
 
 from spectralgrad.compiling import is_exporting
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.precision import in_widest
 from spectralgrad.validation import is_number, is_transformed, is_whole
 
 from .checkpoint import translated
@@ -187,8 +188,8 @@ class BatchStatistics(Normalizer, Module):
             if not torch.compiler.is_compiling():
                 torch.autograd.graph.increment_version(buffers)
             return
-        is_any = (samples > 0).double() if isinstance(samples, Tensor) else 1.0
-        factor = is_any * (1 / count.double() if self.momentum is None else self.momentum)
+        is_any = in_widest(samples > 0) if isinstance(samples, Tensor) else 1.0
+        factor = is_any * (1 / in_widest(count) if self.momentum is None else self.momentum)
         for buffer, value in zip(buffers, values, strict=True):
             # Not lerp_, which has no rule for vmap and says so in a warning.
             buffer.copy_(torch.lerp(buffer, value, factor.to(buffer.dtype)))  # type: ignore[union-attr]

@@ -267,7 +267,7 @@ def _transfer(
     solver: RootSolver,
 ) -> Tensor:
     """`whiten_color` for samples X (N, C, n) and Y (N', C, n')."""
-    dtype = covariance_dtype(torch.promote_types(X.dtype, Y.dtype), solver)
+    dtype = covariance_dtype(X, torch.promote_types(X.dtype, Y.dtype), solver)
     X, Y = X.to(dtype), Y.to(dtype)
     size = X.shape[1] if group_size is None else group_size
     content, _, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n); its scale cancels

@@ -14,6 +14,7 @@ from torch.nn import Module, Parameter
 from torch.nn.utils.parametrize import type_before_parametrizations
 
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.precision import in_widest
 
 from .base import BatchStatistics
 
@@ -217,7 +218,7 @@ def _chain(node: fx.Node) -> list[fx.Node]:
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
-        return isinstance(m, BatchStatistics | FoldedLinear | PointwiseConv1d) or super().is_leaf_module(
+        return isinstance(m, (BatchStatistics, FoldedLinear, PointwiseConv1d)) or super().is_leaf_module(
             m, module_qualified_name
         )
 
@@ -235,7 +236,7 @@ def _traced(module: Module) -> fx.Graph | None:
     fixed = {
         name: argument.default
         for name, argument in arguments.items()
-        if (argument.default is None or isinstance(argument.default, bool | int | float | str))
+        if (argument.default is None or isinstance(argument.default, (bool, int, float, str)))
         and f"{name}_1" not in arguments
     }
     for tracer in (_Tracer(), _CoarseTracer()):
@@ -268,7 +269,7 @@ def _free_name(module: Module, name: str) -> str:
     return next(new for new in (f"{name}_fused{i}" for i in range(len(taken) + 1)) if new not in taken)
 
 
-# The arithmetic: everything in float64, rounded once at the end.
+# The arithmetic: everything in the widest dtype of the device, rounded once at the end.
 
 
 class _Affine(NamedTuple):
@@ -300,14 +301,14 @@ def _eval_affine(layer: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """
     if isinstance(layer, BatchStatistics):
         dtype = torch.promote_types(torch.promote_types(dtype, torch.float32), layer.running_mean.dtype)  # type: ignore[union-attr]
-        A = layer.from_running(dtype).to(dtype).double()
+        A = in_widest(layer.from_running(dtype).to(dtype))
     else:
-        A = (layer.running_var.double() + layer.eps).rsqrt().unsqueeze(0)
+        A = (in_widest(layer.running_var) + layer.eps).rsqrt().unsqueeze(0)
     A = A.reshape(-1, 1, 1) if A.ndim == 2 else A
     if layer.weight is not None:
-        A = layer.weight.double().view(len(A), -1, 1) * A
-    b = -(A @ layer.running_mean.double().view(len(A), -1, 1)).flatten()
-    return A, b if layer.bias is None else b + layer.bias.double()
+        A = in_widest(layer.weight).view(len(A), -1, 1) * A
+    b = -(A @ in_widest(layer.running_mean).view(len(A), -1, 1)).flatten()
+    return A, b if layer.bias is None else b + in_widest(layer.bias)
 
 
 @torch.no_grad()
@@ -317,10 +318,10 @@ def _folded(run: Sequence[Module]) -> Any:
     layers = [module for module in run if module is not head]
     weight = head.weight
     transposed, groups, kernel = isinstance(head, _TRANSPOSED), getattr(head, "groups", 1), weight.shape[2:]
-    W = weight.double().flatten(2) if weight.ndim > 2 else weight.double().unsqueeze(-1)
+    W = in_widest(weight).flatten(2) if weight.ndim > 2 else in_widest(weight).unsqueeze(-1)
     if transposed:  # (in, out / groups, *): exchange input and output within each group
         W = W.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-    bias = W.new_zeros(len(W)) if head.bias is None else head.bias.double()
+    bias = W.new_zeros(len(W)) if head.bias is None else in_widest(head.bias)
     fused = _Affine(W.contiguous(), bias, groups)
     for layer in layers:
         fused = fused.then(*_eval_affine(layer, weight.dtype))

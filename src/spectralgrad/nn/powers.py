@@ -78,7 +78,7 @@ def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | N
     chosen = for_covariance_root(X, power, gradient, solver)
     if chosen is not solver:
         gradient, solver = None, chosen
-    X = X.to(covariance_dtype(X.dtype, solver))
+    X = X.to(covariance_dtype(X, X.dtype, solver))
     if eps or not exact:
         return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds

@@ -11,7 +11,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.covariance import Moments, merge_moments
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.precision import in_widest, matmul
 
 _BYTES = 128  # of a description: the same on every rank, whatever it says
 
@@ -120,7 +120,7 @@ class _Merge(Function):
     @staticmethod
     def forward(ctx: Any, samples: Tensor, mean: Tensor, scatter: Tensor, group: Any, who: str) -> tuple[Tensor, ...]:
         # In float64, so that the count is exact and rounding happens once.
-        packed = torch.cat([x.to(torch.float64).flatten() for x in (samples, mean, scatter)])
+        packed = torch.cat([in_widest(x).flatten() for x in (samples, mean, scatter)])
         parts = [torch.empty_like(packed) for _ in range(dist.get_world_size(group))]
         with _collective(who):
             dist.all_gather(parts, packed, group=group)

@@ -6,7 +6,7 @@ from torch.nn import Module, Parameter, init
 
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.linalg.functions import expm, inv_sqrtm
-from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
+from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul, sandwich
 from spectralgrad.spd import geodesic, mean
 from spectralgrad.validation import as_given, is_number, is_whole
 
@@ -112,7 +112,7 @@ class SPDBatchNorm(Module):
         self.num_batches_tracked.add_(1)
         if samples == 0:
             return
-        t = 1 / self.num_batches_tracked.to(torch.float64) if self.momentum is None else self.momentum
+        t = 1 / in_widest(self.num_batches_tracked) if self.momentum is None else self.momentum
         running = self.running_mean.to(M.real.dtype)
         self.running_mean.copy_(geodesic(running, M, t))
 

@@ -38,7 +38,7 @@ def orthogonal_loss(weights: Weight | Iterable[Weight]) -> Tensor:
     >>> conv = torch.nn.Conv2d(3, 64, 3)
     >>> (0.01 * orthogonal_loss(conv)).backward()
     """
-    if isinstance(weights, Tensor | nn.Module) and not isinstance(weights, nn.ParameterList | nn.ModuleList):
+    if isinstance(weights, (Tensor, nn.Module)) and not isinstance(weights, (nn.ParameterList, nn.ModuleList)):
         weights = [weights]
     if not isinstance(weights, Iterable):
         raise OptionError(

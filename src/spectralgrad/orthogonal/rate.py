@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import SGD, Adam, Optimizer
 
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.precision import in_widest
 
 from .stand_in import Entries, Group, Rates
 from .treatment import Treatment, grad_scale
@@ -91,7 +92,7 @@ def _eta(p: Tensor, group: Group, scale: Tensor | None) -> Tensor:
     """
     assert p.grad is not None
     w, l = (torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in (p.detach(), p.grad))  # noqa: E741
-    w, l = w.double().flatten(), l.double().flatten()  # where the square of a scaled gradient does not overflow  # noqa: E741
+    w, l = in_widest(w).flatten(), in_widest(l).flatten()  # where the square of a scaled gradient does not overflow  # noqa: E741
     ww, lw, ll = w.dot(w), l.dot(w), l.dot(l)
     eta = ww * lw / (ww * ll + 2 * lw * lw)
     if scale is not None:  # of l/scale, which is what the step will use

@@ -10,7 +10,7 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.polar import polar
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.precision import in_widest, matmul
 from spectralgrad.validation import as_given, as_matrix, checking, require_finite
 
 from .exponential import reflect, reflectors, skew_exponential
@@ -35,7 +35,7 @@ class SpectralNorm(nn.Module):
         # eigenvalue is at least 1, or exactly 0. Its gradient v v^T needs no gap.
         size = W.detach().abs().amax()
         W = W / torch.where(size > 0, size, 1)
-        X = W.to(torch.promote_types(W.dtype, torch.float64))  # the same rounding whatever the flags for float32 say
+        X = in_widest(W)  # the same rounding whatever the flags for float32 say
         gram = matmul(X.mH, X) if X.shape[0] >= X.shape[1] else matmul(X, X.mH)
         square = eigh(gram.to(W.dtype))[0][-1]
         W = W / torch.where(square > 0, square, 1).sqrt()
@@ -60,14 +60,14 @@ class OrthogonalWeight(nn.Module):
         self.register_buffer("base", start if keep else None)
 
     def _tall(self, weight: Tensor) -> Tensor:
-        """(m, k) with m >= k, in float64: there W^T W = I costs nothing, and the cast back costs one rounding."""
-        W = to_matrix(weight, self.dim).to(torch.float64)
+        """(m, k) with m >= k, in the widest dtype: in float64 W^T W = I costs nothing, and the cast back one rounding."""
+        W = in_widest(to_matrix(weight, self.dim))
         return W if W.shape[0] >= W.shape[1] else W.mT
 
     def forward(self, original: Tensor) -> Tensor:
         W = skew_exponential(self._tall(original))
         if self.base is not None:
-            W = reflect(self.base.to(torch.float64), W)
+            W = reflect(in_widest(self.base), W)
         out = original.shape[self.dim]
         return to_weight(W if out == W.shape[0] else W.mT, original.shape, self.dim).to(original.dtype)
 
@@ -107,7 +107,7 @@ def _weight_of(who: str, module: nn.Module, name: str) -> Tensor:
 
 def _require_free(who: str, name: str, present: list[nn.Module]) -> None:
     """SN may follow a parametrization that is not ours; OW could not keep the weight and comes first."""
-    if who == "spectral_norm" and not any(isinstance(p, SpectralNorm | OrthogonalWeight) for p in present):
+    if who == "spectral_norm" and not any(isinstance(p, (SpectralNorm, OrthogonalWeight)) for p in present):
         return
     raise OptionError(
         f"`{who}`: `{name}` already has {', '.join(type(p).__name__ for p in present)} attached. Call "

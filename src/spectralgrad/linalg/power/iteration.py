@@ -67,7 +67,7 @@ class PowerIteration:
         who = "`PowerIteration`"
         for name in ("min_eigenvalue", "max_rayleigh_error", "max_energy"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
                 raise OptionError(f"{who}: {name} must be a number or None, got {value!r}.")
         if not is_whole(self.steps):
             raise OptionError(f"{who}: steps must be a whole number >= 1, got {self.steps!r}.")

@@ -52,7 +52,7 @@ class Taylor(Rule):
 def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:
     """1 + r + ... + r^(terms - 1) by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m); no division."""
     total, power = torch.ones_like(ratio), ratio  # S(1) and r^1
-    for bit in bin(terms)[3:]:
+    for bit in f"{terms:b}"[1:]:
         total = total * (1 + power)
         power = power * power
         if bit == "1":

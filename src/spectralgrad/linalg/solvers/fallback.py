@@ -16,7 +16,7 @@ from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import require_finite, require_hermitian
 
-from ..precision import WIDE, hermitian_part
+from ..precision import hermitian_part, in_widest
 from ..scaling import are_finite, exponent, shifted
 from .base import COMPILABLE, Solver
 from .cusolver import carefully
@@ -166,8 +166,8 @@ def _at_scale_1(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
 
 
 def _in_float64(solve: Callable[[Tensor], Factors], H: Tensor) -> Factors:
-    """The same in double precision, rounded back."""
-    wide = solve(H.to(WIDE.get(H.dtype, H.dtype)))
+    """The same in double precision, where the device has it, rounded back."""
+    wide = solve(in_widest(H))
     return tuple(x.to(H.dtype if x.is_complex() else H.real.dtype) for x in wide)
 
 

@@ -1,0 +1,227 @@
+"""A device without float64, as mps is one: all is computed in the widest dtype that there is.
+
+There is no such device here. Shapes are tried on meta, of which the predicate then says that it has no float64, and a mode
+that sees every operation refuses one that makes such a tensor there. Values are tried on the CPU, told the same.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import spectralgrad as sg
+from spectralgrad.diagnostics.spectrum import eigenvalues_of
+from spectralgrad.linalg import precision
+from spectralgrad.linalg.precision import has_float64, in_widest, matmul, widest
+
+WIDE = (torch.float64, torch.complex128)
+
+
+class NoFloat64(TorchDispatchMode):
+    """Raises where an operation makes a tensor in float64 on a kind of device."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and x.device.type == self.kind and x.dtype in WIDE:
+                raise TypeError(f"{func} makes {x.dtype} on {self.kind}")
+        return result
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Takes float64 from a kind of device, as the library sees it."""
+
+    def take(kind: str) -> None:
+        monkeypatch.setattr(precision, "has_float64", lambda given, index: given != kind and has_float64(given, index))
+
+    return take
+
+
+# The predicate.
+
+
+def test_mps_has_no_float64() -> None:
+    kinds = ("cpu", "cuda", "mps", "meta", "privateuseone")
+    assert [kind for kind in kinds if not has_float64(kind, 0)] == ["mps"]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_an_intel_gpu_is_asked(answer: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.xpu, "get_device_properties", lambda index: SimpleNamespace(has_fp64=answer, index=index))
+    assert has_float64("xpu", 0) is answer
+
+
+def test_the_widest_dtype_is_real_or_complex_as_what_it_is_for(without: Callable[[str], None]) -> None:
+    half, whole = torch.zeros(2, dtype=torch.bfloat16), torch.zeros(2, dtype=torch.complex64)
+    assert (widest(half), widest(whole)) == (torch.float64, torch.complex128)
+    without("cpu")
+    assert (widest(half), widest(whole)) == (torch.float32, torch.complex64)
+    assert in_widest(half).dtype == torch.float32
+
+
+# Shapes.
+
+M, T = torch.zeros(5, 4, 4, device="meta"), torch.zeros(5, 6, 4, device="meta")
+MAPS, CLOUD = torch.zeros(8, 4, 3, 3, device="meta"), torch.zeros(5, 7, 3, device="meta")
+MEAN, WEIGHTS = torch.zeros(5, 4, device="meta"), torch.zeros(5, 7, device="meta")
+
+
+def layer(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    return module.to("meta").train()
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Tensor]] = {
+    "eigh": (lambda x: sg.eigh(x).eigenvectors, M),
+    "eigvalsh": (sg.eigvalsh, M),
+    "jacobi": (lambda x: sg.eigh(x, solver=sg.Jacobi()).eigenvectors, M),
+    "generalized_eigh": (lambda x: sg.generalized_eigh(x, M).eigenvectors, M),
+    "svd": (lambda x: sg.svd(x)[0], T),
+    "svdvals": (sg.svdvals, T),
+    "sqrtm": (sg.sqrtm, M),
+    "inv_sqrtm": (sg.inv_sqrtm, M),
+    "inv_root": (lambda x: sg.inv_root(x, 4), M),
+    "powm": (lambda x: sg.powm(x, 0.3), M),
+    "logm": (sg.logm, M),
+    "expm": (sg.expm, M),
+    "products": (lambda x: sg.sqrtm(x, solver=sg.NewtonSchulz()), M),
+    "spectral_map": (lambda x: sg.spectral_map(x, torch.tanh), M),
+    "singular_map": (lambda x: sg.singular_map(x, torch.tanh), T),
+    "pinv": (sg.pinv, T),
+    "nuclear_norm": (sg.nuclear_norm, T),
+    "schatten_norm": (lambda x: sg.schatten_norm(x, 3), T),
+    "logdet": (sg.logdet, M),
+    "polar": (sg.polar, T),
+    "projector": (lambda x: sg.projector(x, rank=2), M),
+    "covariance": (sg.covariance, T),
+    "moments": (lambda x: sg.merge_moments([sg.moments(x), sg.moments(x)]).covariance(), T),
+    "procrustes": (sg.procrustes, T),
+    "kabsch": (lambda x: sg.kabsch(x, CLOUD, WEIGHTS).t, CLOUD),
+    "umeyama": (lambda x: sg.umeyama(x, CLOUD).t, CLOUD),
+    "frechet_distance": (lambda x: sg.frechet_distance(MEAN, x, MEAN, M), M),
+    "frechet_distance_of": (lambda x: sg.frechet_distance_of(x, T), T),
+    "cca_loss": (lambda x: sg.cca_loss(x, T), T),
+    "cca_loss of two": (lambda x: sg.cca_loss(x, T, k=2), T),
+    "spd distance": (lambda x: sg.spd.distance(x, M), M),
+    "whitening": (layer(sg.nn.DecorrelatedBatchNorm2d(4)), MAPS),
+    "whitening, all batches alike": (layer(sg.nn.DecorrelatedBatchNorm2d(4, momentum=None)), MAPS),
+    "denoising": (layer(sg.nn.PCADenoise2d(4, rank=2)), MAPS),
+    "pooling": (layer(sg.nn.CovariancePool2d(4, reduced=2)), MAPS),
+    "colouring": (lambda x: sg.nn.functional.whiten_color(x, MAPS), MAPS),
+    "spd layers": (layer(nn.Sequential(sg.nn.BiMap(4, 3), sg.nn.ReEig(), sg.nn.LogEig())), M),
+    "spectral_norm": (lambda x: sg.orthogonal.spectral_norm(nn.Linear(4, 3, device="meta"))(x), M),
+    "orthogonal_weight": (lambda x: sg.orthogonal.orthogonal_weight(nn.Linear(4, 3, device="meta"))(x), M),
+}
+
+
+@pytest.mark.parametrize(("call", "given"), CALLS.values(), ids=CALLS)
+def test_nothing_asks_a_device_for_what_it_has_not(
+    call: Callable[..., Any], given: Tensor, without: Callable[[str], None]
+) -> None:
+    """In the value and its first two derivatives."""
+    without("meta")
+    x = given.clone().requires_grad_()
+    with NoFloat64("meta"):
+        result = call(x)
+        (first,) = torch.autograd.grad(result.square().sum(), x, create_graph=True)
+        if first.requires_grad:
+            torch.autograd.grad(first.square().sum(), x)
+    assert result.dtype == torch.float32
+
+
+def test_fusing_asks_for_no_more_either(without: Callable[[str], None]) -> None:
+    without("meta")
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), sg.nn.DecorrelatedBatchNorm2d(4)).to("meta")
+    with NoFloat64("meta"):
+        fused = sg.nn.fuse(model.eval())
+        assert fused(MAPS).shape == MAPS.shape
+
+
+def test_float64_would_be_seen() -> None:
+    """The control: the same on a device that has it."""
+    with NoFloat64("meta"), pytest.raises(TypeError, match=r"makes torch\.float64 on meta"):
+        sg.kabsch(CLOUD, CLOUD)
+
+
+@pytest.mark.parametrize(
+    "pooled", [sg.nn.functional.covariance_pool, lambda x, **o: sg.nn.functional.whiten_color(x, x, **o)]
+)
+def test_what_cannot_do_without_says_so(pooled: Callable[..., Tensor], without: Callable[[str], None]) -> None:
+    without("meta")
+    with pytest.raises(sg.errors.DtypeError, match=r"in float64, which meta has not\. Use another solver"):
+        pooled(MAPS, solver=sg.NewtonSchulz())
+    pooled(MAPS, solver=sg.NewtonSchulz(steps=5))
+
+
+# Values.
+
+
+VALUES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "kabsch": lambda x, y: sg.kabsch(x, y).R,
+    "kabsch, translation": lambda x, y: sg.kabsch(x, y, y[..., 0].square() + 1).t,
+    "umeyama": lambda x, y: sg.umeyama(x, y).s,
+    "frechet_distance_of": sg.frechet_distance_of,
+    "frechet_distance_of, singular": lambda x, y: sg.frechet_distance_of(x.repeat(1, 1, 2), y.repeat(1, 1, 2)),
+    "frechet_distance": lambda x, y: sg.frechet_distance(x.mean(-2), x.mT @ x, y.mean(-2), y.mT @ y),
+    "cca_loss": lambda x, y: sg.cca_loss(x, y),
+    "spectral_map": lambda x, y: sg.spectral_map(x.mT @ y + y.mT @ x, torch.asinh),
+    "powm": lambda x, y: sg.powm(x.mT @ x + y.mT @ y, -0.3),
+}
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e3])
+@pytest.mark.parametrize("call", VALUES.values(), ids=VALUES)
+def test_float32_alone_gives_the_same_to_its_digits(
+    call: Callable[[Tensor, Tensor], Tensor], scale: float, without: Callable[[str], None]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (scale * torch.randn(20, 30, 3, generator=generator) for _ in range(2))
+    G = torch.randn(call(x, y).shape, generator=generator)
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return (call(x, y) * G.to(x.dtype)).sum()
+
+    expected = call(x.double(), y.double())
+    slopes = torch.func.grad(loss)(x.double(), y.double())
+    without("cpu")
+    found = call(x, y)
+    assert found.dtype == torch.float32
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (torch.func.grad(loss)(x, y) - slopes).abs().max() < 1e-3 * slopes.abs().max()
+
+
+def test_a_watched_layer_says_the_same(without: Callable[[str], None]) -> None:
+    images = torch.randn(16, 4, 3, 3, generator=torch.Generator().manual_seed(0))
+
+    def condition(where: str) -> float:
+        whitening = sg.nn.DecorrelatedBatchNorm2d(4)
+        with sg.diagnostics.ConditionMonitor(whitening, decompose_on=where) as monitor:
+            whitening(images)
+            (record,) = monitor.step()
+        return float(record["condition"])
+
+    expected = condition("cpu")
+    without("cpu")
+    assert eigenvalues_of(torch.eye(3)).dtype == torch.float32
+    for where in ("cpu", "device"):
+        assert abs(condition(where) - expected) < 1e-4 * expected
+
+
+def test_products_under_autocast_keep_their_digits(without: Callable[[str], None]) -> None:
+    """Where there is no float64 to flee to, autocast is left for the product."""
+    without("cpu")
+    a = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (a @ a).dtype == torch.bfloat16
+        found = matmul(a, a)
+    assert found.dtype == torch.float32
+    assert (found - a.double() @ a.double()).abs().max() < 1e-4
