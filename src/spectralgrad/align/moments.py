@@ -23,11 +23,14 @@ from .passes import Moments, backward, coincide, forward
 
 __all__ = ["Moments", "moments", "moments_at_once"]
 
+_ROOM = 2.0**8  # for slopes of shares near the largest number: their sum over coordinates must not meet two infinities
+
 
 def moments(x: Tensor, y: Tensor, share: Tensor | None, eps: float) -> Moments:
     """Those of points (*B, N, d) in float64, rounded to ``eps`` before, with shares (*B, N, 1), in plain torch."""
     (mean_x, a, variance, single_x), (mean_y, b, _, single_y) = (_around_mean(z, share, eps) for z in (x, y))
-    A = matmul((b / b.shape[-2] if share is None else b * share).mT, a)
+    weighted = b / b.shape[-2] if share is None else b / _ROOM * (share * _ROOM)
+    A = matmul(weighted.mT, a)
     return Moments(mean_x, mean_y, A, variance, single_x, single_y)
 
 
