@@ -400,6 +400,17 @@ def test_slopes_of_the_translation_at_every_size(size: float) -> None:
     assert max(cases.relative_error(g * size, w) for g, w in zip(got, want, strict=True)) < 1e-13
 
 
+def test_slopes_of_weights_beside_the_largest_number() -> None:
+    """Found by make fuzz: sums over coordinates met two infinities."""
+    most = torch.finfo(torch.float64).max
+    x = most * torch.tensor([[-0.33, 0.0, 0.0], [1.0, 0.0, 0.0]], dtype=torch.float64)
+    y = 1e78 * torch.tensor([[0.0, 0.4, -1.57], [0.94, -1.35, -0.08]], dtype=torch.float64)
+    given = [z.requires_grad_() for z in (x, y, torch.tensor([3.2e-9, 0.03], dtype=torch.float64))]
+    R, t = sg.kabsch(*given)
+    slopes = torch.autograd.grad([R, t], given, [torch.arange(1.0, 10).double().sin().reshape(3, 3), torch.ones_like(t)])
+    assert all(g.isfinite().all() for g in slopes)
+
+
 def test_half_precision_and_autocast() -> None:
     x, y, w = cases.random(6, 3), cases.random(6, 3, seed=1), cases.random(6, seed=2).abs()
     for dtype in (torch.bfloat16, torch.float16):

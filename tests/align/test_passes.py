@@ -11,6 +11,7 @@ from spectralgrad.align import clouds, passes
 from spectralgrad.align.moments import moments_at_once
 from support import cases
 
+EPS = cases.eps(torch.float64)
 KINDS = ["plain", "weighted", "masked"]
 
 
@@ -51,7 +52,7 @@ def test_it_is_the_composition(dtype: torch.dtype, kind: str, function, monkeypa
     limit = 1e-11 if dtype == torch.float64 else 2 * cases.eps(dtype)
     for shape in ((2, 3, 7, 3), (5, 60, 3), (3, 4, 1), (2, 30, 5)):  # small and large products
         given = sample(kind, dtype, *shape)
-        assert moments_at_once(*(*given, None)[:3], torch.Size(shape[:-2])) is not None
+        assert moments_at_once(*(*given, None)[:3], torch.Size(shape[:-2]), cases.eps(dtype)) is not None
         monkeypatch.setattr(passes, "_CHUNK", 2 * shape[-2])
         for leaves in ([0], [1], list(range(len(given))), [len(given) - 1]):
             found = outputs_and_slopes(function, given, leaves)
@@ -83,20 +84,20 @@ def test_batches_that_broadcast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_asks_for_another_way() -> None:
     x, w, batch = cases.random(40, 5, 3), torch.ones(40, 5, dtype=torch.float64), torch.Size([40])
-    assert moments_at_once(x, x, w, batch) is not None
+    assert moments_at_once(x, x, w, batch, EPS) is not None
     for size in (1e-60, 1e60, torch.nan, torch.inf):
         holed = x.clone()
         holed[7] *= size
-        assert moments_at_once(x, holed, w, batch) is None
-        assert moments_at_once(holed, x, None, batch) is None
+        assert moments_at_once(x, holed, w, batch, EPS) is None
+        assert moments_at_once(holed, x, None, batch, EPS) is None
     for bad in (torch.nan, torch.inf):
         holed = x.float()
         holed[7, 1, 1] = bad
-        assert moments_at_once(x.float(), holed, None, batch) is None
+        assert moments_at_once(x.float(), holed, None, batch, EPS) is None
     for bad in (-1.0, 0.0, torch.nan, torch.inf, 1e60, 1e-60):
         wrong = w.clone()
         wrong[7] = bad
-        assert moments_at_once(x, x, wrong, batch) is None
+        assert moments_at_once(x, x, wrong, batch, EPS) is None
 
 
 def test_slopes_that_overflow_float32_become_the_largest_number() -> None:

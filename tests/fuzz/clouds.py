@@ -19,7 +19,7 @@ from .targets import Target, orthogonality
 _ZERO = 2  # times n eps s_1: a sum of singular values no larger is zero, and its pair gets no gradient
 _NOISE = 8  # times more for clouds, whose points carry the rounding of their coordinates
 _CLEAR = 8  # times below or above that border, it is certain on which side a sum lies
-_COINCIDE = 4  # times eps times the largest coordinate: points no further apart are one
+_COINCIDE = 4  # times eps times the distance of the mean from 0: points no further from it are one
 _MODERATE = {torch.float32: 60, torch.float64: 150}  # |log2| of scales whose products neither over- nor underflow
 _TWICE = {True: 232, False: 481}  # |log2| of 1e70 and 1e145: with and without a scale
 _ROUNDING = 1e3  # times eps: of a gradient, relative to the sizes it is made of
@@ -233,9 +233,13 @@ class _Cloud:
         mean = (share * x).sum(-2)
         x = x - mean.unsqueeze(-2)
         variance = (share * x.square()).sum((-2, -1))
-        border = (_COINCIDE * ulp * (x + mean.unsqueeze(-2)).detach().abs().amax((-2, -1))).square()
-        single = (variance <= border).detach()
-        doubt = ((variance > border / _CLEAR) & (variance < border * _CLEAR)).detach()
+        furthest = torch.where(share > 0, x, 0).square().sum(-1).amax(-1).detach()
+        size, known = mean.square().sum(-1).detach(), variance.detach()
+        single, doubt = torch.zeros(2, len(x), dtype=torch.bool)
+        for spread, rounding in ((furthest, ulp), (known, eps(torch.float64))):  # of coordinates, and of the computation
+            border = (_COINCIDE * rounding) ** 2 * size
+            single = single | (spread <= border)
+            doubt = doubt | ((spread > border / _CLEAR) & (spread < border * _CLEAR))
         return mean, torch.where(single[:, None, None], 0, x), variance, single, doubt
 
     def gradient_sizes(self, gA: Tensor, gt: Tensor, s: Tensor, scaled: bool) -> list[Tensor]:

@@ -34,7 +34,6 @@ __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 _NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
 _SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
 _POINTS, _WEIGHTS = 40, 200  # bits that the slopes of far points and of their weights stay below the largest number
-_COINCIDE = 4  # times eps times the distance of their mean from 0: points no further from it are one point
 
 
 class Motion(NamedTuple):
@@ -165,19 +164,15 @@ def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
     eps = float(torch.finfo(X.dtype).eps)
     batch = common_batch(who, x, y, weights)
     check, far = checking(x), None
-    found = moments_at_once(x, y, weights, batch)
+    found = moments_at_once(x, y, weights, batch, eps)
     if found is None:
-        found, far = _moments(who, x, y, weights, batch, check)
-    single = [
-        furthest <= (_COINCIDE * eps) ** 2 * mean.detach().square().sum(-1)  # not for NaN, which stays
-        for mean, furthest in ((found.mean_x, found.furthest_x), (found.mean_y, found.furthest_y))
-    ]
-    A = torch.where((single[0] | single[1])[..., None, None], 0, found.A)
-    return _Pair(who, A, found.mean_x, found.mean_y, found.variance, single[0], far, eps, check)
+        found, far = _moments(who, x, y, weights, batch, eps, check)
+    A = torch.where((found.single_x | found.single_y)[..., None, None], 0, found.A)
+    return _Pair(who, A, found.mean_x, found.mean_y, found.variance, found.single_x, far, eps, check)
 
 
 def _moments(
-    who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, check: bool
+    who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float, check: bool
 ) -> tuple[Moments, _Far | None]:
     """Where one pass over the points will not do; with what is left of sizes near the ends of the range."""
     X, Y = (cast(given, widest(given)).expand(*batch, *given.shape[-2:]) for given in (x, y))
@@ -190,15 +185,15 @@ def _moments(
             if (seen := looked_at(points)) is not None:
                 require_finite(who, seen, name)
     if x.dtype != torch.float64:
-        return moments(X, Y, share), None
+        return moments(X, Y, share, eps), None
     kx, ky = exponent(X.detach()), exponent(Y.detach())
     if at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky):
-        return moments(X, Y, share), None
+        return moments(X, Y, share, eps), None
     kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
     every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
     far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
     X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
-    found = moments(X, Y, None if share is None else held(share, _WEIGHTS))
+    found = moments(X, Y, None if share is None else held(share, _WEIGHTS), eps)
     found = found._replace(A=held(found.A), variance=held(found.variance))
     return found, _Far(far_x, far_y, kx, ky)
 

@@ -19,30 +19,33 @@ from spectralgrad.linalg.calculus import call, composed_gradients, in_transform,
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import at_hand, cast
 
-from .passes import Moments, backward, forward
+from .passes import Moments, backward, coincide, forward
 
 __all__ = ["Moments", "moments", "moments_at_once"]
 
-
-def moments(x: Tensor, y: Tensor, share: Tensor | None) -> Moments:
-    """Those of points (*B, N, d) in float64 with shares (*B, N, 1), in plain torch."""
-    (mean_x, a), (mean_y, b) = (_around_mean(points, share) for points in (x, y))
-    A = matmul((b / b.shape[-2] if share is None else b * share).mT, a)
-    squares = a.square().sum(-1, keepdim=True)
-    variance = squares.mean(-2) if share is None else (squares * share).sum(-2)
-    seen = [z.detach().square().sum(-1) for z in (a, b)]  # (*B, N)
-    if share is not None:
-        seen = [torch.where(share.detach().squeeze(-1) == 0, 0, z) for z in seen]
-    return Moments(mean_x, mean_y, A, variance.squeeze(-1), *(z.amax(-1) for z in seen))
+_ROOM = 2.0**8  # for slopes of shares near the largest number: their sum over coordinates must not meet two infinities
 
 
-def _around_mean(x: Tensor, share: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The mean (*B, d) and the points around it (*B, N, d)."""
+def moments(x: Tensor, y: Tensor, share: Tensor | None, eps: float) -> Moments:
+    """Those of points (*B, N, d) in float64, rounded to ``eps`` before, with shares (*B, N, 1), in plain torch."""
+    (mean_x, a, variance, single_x), (mean_y, b, _, single_y) = (_around_mean(z, share, eps) for z in (x, y))
+    weighted = b / b.shape[-2] if share is None else b / _ROOM * (share * _ROOM)
+    A = matmul(weighted.mT, a)
+    return Moments(mean_x, mean_y, A, variance, single_x, single_y)
+
+
+def _around_mean(x: Tensor, share: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The mean (*B, d), the points around it (*B, N, d), their variance (*B,), and whether they are one point (*B,)."""
     mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
-    return mean.squeeze(-2), x - mean
+    centred = x - mean
+    squares = centred.square().sum(-1, keepdim=True)  # (*B, N, 1)
+    variance = (squares.mean(-2) if share is None else (squares * share).sum(-2)).squeeze(-1)
+    mean, seen = mean.squeeze(-2), squares.detach()
+    seen = seen if share is None else torch.where(share.detach() == 0, 0, seen)
+    return mean, centred, variance, coincide(mean.detach(), seen.amax((-2, -1)), variance.detach(), eps)
 
 
-def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size) -> Moments | None:
+def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float) -> Moments | None:
     """Those of points (*B, N, d) and weights (*B, N) as given, by the node. None where something asks for the other way:
     transforms, values that are not finite, weights that cannot be used, and sizes near the ends of the range.
     """
@@ -52,7 +55,7 @@ def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.S
     x, y = (points if points.shape[:-2] == batch else points.expand(*batch, -1, -1) for points in (x, y))
     w = weights if weights is None or weights.shape[:-1] == batch else weights.expand(*batch, -1)
     with torch.no_grad():
-        found = forward(x, y, w)
+        found = forward(x, y, w, eps)
     if found is None or not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
         return found
     return Moments(*call(_Node, x, y, w, found))
@@ -62,7 +65,7 @@ class _Node(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor | None, found: Moments) -> tuple[Tensor, ...]:
         ctx.save_for_backward(x, y, w, found.mean_x, found.mean_y)
-        ctx.mark_non_differentiable(found.furthest_x, found.furthest_y)
+        ctx.mark_non_differentiable(found.single_x, found.single_y)
         ctx.set_materialize_grads(False)
         return tuple(found)
 
@@ -86,5 +89,5 @@ def _composed(x: Tensor, y: Tensor, w: Tensor | None, wanted: list[int]) -> tupl
         w = torch.where(w != 0, w, 0)  # the weight of a point that is not looked at has gradient 0
         share = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
         X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
-    found = moments(X, Y, share)
+    found = moments(X, Y, share, 0.0)
     return tuple(found[i] for i in wanted)

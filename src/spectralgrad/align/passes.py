@@ -22,6 +22,7 @@ from spectralgrad.linalg.solvers.threads import in_chunks
 _CHUNK = 32768  # points
 # log2 of sizes of points and sums of weights whose squared inverse, over the square of 16 eps, is no overflow.
 _RANGE = {torch.float64: 150, torch.float32: 40, torch.bfloat16: 40, torch.float16: 40}
+_COINCIDE = 4  # times eps times the distance of their mean from 0: points no further from it are one point
 _ONE_BY_ONE = 400  # torch.bmm takes products of fewer multiplications number by number
 
 
@@ -32,33 +33,51 @@ class Moments(NamedTuple):
     mean_y: Tensor
     A: Tensor  # (*B, d, d)
     variance: Tensor  # (*B,), of x
-    furthest_x: Tensor  # (*B,), the largest squares of distances from the means, whatever the weight; without a gradient
-    furthest_y: Tensor
+    single_x: Tensor  # (*B,): whether all points coincide
+    single_y: Tensor
 
 
-def forward(x: Tensor, y: Tensor, w: Tensor | None) -> Moments | None:
-    """The moments of points (*B, N, d) with weights (*B, N), without a graph. None for points that are not finite, for
-    weights that cannot be used, and for sizes near the ends of the range.
+def coincide(mean: Tensor, furthest: Tensor, variance: Tensor, eps: float) -> Tensor:
+    """Whether clouds (*B,) are one point each to the rounding ``eps`` of their coordinates, or to that of their variance.
+
+    Args:
+        mean: (*B, d).
+        furthest: (*B,), the square of the largest distance of a point from it, whatever its weight.
+        variance: (*B,).
+    """
+    size = mean.square().sum(-1)
+    computed = float(torch.finfo(torch.float64).eps)
+    return (furthest <= (_COINCIDE * eps) ** 2 * size) | (variance <= (_COINCIDE * computed) ** 2 * size)  # not for NaN
+
+
+def forward(x: Tensor, y: Tensor, w: Tensor | None, eps: float) -> Moments | None:
+    """The moments of points (*B, N, d), rounded to ``eps``, with weights (*B, N), without a graph. None for points that are
+    not finite, for weights that cannot be used, and for sizes near the ends of the range.
     """
     batch, (N, d) = x.shape[:-2], x.shape[-2:]
     X, Y, W = _flat(x, 2), _flat(y, 2), None if w is None else _flat(w, 1)
-    out = Moments(*(torch.empty(len(X), *shape, dtype=torch.float64) for shape in ((d,), (d,), (d, d), (), (), ())))
+    shapes = ((d,), (d,), (d, d), ())
+    out = Moments(
+        *(torch.empty(len(X), *shape, dtype=torch.float64) for shape in shapes),
+        *(torch.empty(len(X), dtype=torch.bool) for _ in range(2)),
+    )
     usable: list[bool] = []
 
     def work(part: slice) -> None:
         weights = _Weights.of(W, part)
         a, b = (_planes(points[part], weights) for points in (X, Y))
-        for z, mean, furthest in ((a, out.mean_x, out.furthest_x), (b, out.mean_y, out.furthest_y)):
+        for z, mean, single in ((a, out.mean_x, out.single_x), (b, out.mean_y, out.single_y)):
             centre = z.sum(-1).div_(N) if weights is None else (z * weights.p).sum(-1)  # (d, b)
-            mean[part] = centre.mT
             z -= centre.unsqueeze(-1)
             squares = z.square().sum(0)  # (b, N)
-            if z is a:
-                out.variance[part] = squares.mean(-1) if weights is None else (squares * weights.p).sum(-1)
+            variance = squares.mean(-1) if weights is None else (squares * weights.p).sum(-1)
             if weights is not None and weights.hide:
                 squares.masked_fill_(weights.hidden, 0)
-            torch.amax(squares, -1, out=furthest[part])
-            usable.append(_is_ordinary(centre.square().sum(0) + furthest[part], x.dtype))
+            furthest = squares.amax(-1)
+            usable.append(_is_ordinary(centre.square().sum(0) + furthest, x.dtype))
+            mean[part], single[part] = centre.mT, coincide(centre.mT, furthest, variance, eps)
+            if z is a:
+                out.variance[part] = variance
         if weights is not None:
             usable.append(weights.usable)
             b *= weights.p
