@@ -199,6 +199,16 @@ def test_float32_alone_gives_the_same_to_its_digits(
     assert (torch.func.grad(loss)(x, y) - slopes).abs().max() < 1e-3 * slopes.abs().max()
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_views_have_a_gradient_everywhere(dtype: torch.dtype, without: Callable[[str], None]) -> None:
+    x, y = (torch.randn(9, 3, dtype=dtype, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    expected = torch.func.grad(lambda x: sg.cca_loss(x, y))(x)
+    without("cpu")
+    if dtype == torch.complex64:
+        found = torch.func.grad(lambda x: sg.cca_loss(x, y))(x)
+        assert (found - expected).abs().max() < 1e-3 * expected.abs().max()
+
+
 def test_a_watched_layer_says_the_same(without: Callable[[str], None]) -> None:
     images = torch.randn(16, 4, 3, 3, generator=torch.Generator().manual_seed(0))
 

@@ -155,7 +155,7 @@ class _Held(Function):  # twice, for torch.compile and for the rest: see calculu
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return held(bounded(grad, largest_number(grad) / 2 ** (ctx.bits * _SHARE[grad.dtype])), _TWICE), None
+        return held(bounded(grad, largest_number(grad) / 2 ** (ctx.bits * _SHARE[grad.real.dtype])), _TWICE), None
 
 
 class _HeldFunc(_Held):
