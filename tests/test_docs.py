@@ -109,6 +109,8 @@ def test_examples_with_a_package_run(page: Path, package: str, tmp_path: Path, m
 
 @pytest.mark.parametrize("page", [page for page in PAGES if python(page.read_text())], ids=ident)
 def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if any("spectralgrad_lab" in fence.code for fence in python(page.read_text())):
+        pytest.importorskip("spectralgrad_lab", reason="needs the laboratory")
     run_in(tmp_path, monkeypatch, page)
 
 
