@@ -33,10 +33,10 @@ def _of_layer(name: str) -> Any:
 
 
 def _statistic(name: str) -> Any:
-    def read(handle: "BatchNormHandle") -> Tensor | None:
+    def read(handle: "BatchNormHandle") -> "Tensor | None":
         return getattr(handle.layer, name, None)
 
-    def write(handle: "BatchNormHandle", value: Tensor | None) -> None:
+    def write(handle: "BatchNormHandle", value: "Tensor | None") -> None:
         if value is not None:
             raise OptionError(
                 f"`{type(handle.layer).__name__}`: {name} of a batch norm cannot be set here. Load its state_dict into the "

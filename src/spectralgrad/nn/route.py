@@ -221,7 +221,7 @@ def _as_matrices(A: Tensor) -> Tensor:
 def _composition(layer: "Normalizer") -> Callable[..., Tensor]:
     """What a node computes of x, weight and bias by the batch's statistics, in plain torch."""
 
-    def composed(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    def composed(x: Tensor, weight: "Tensor | None", bias: "Tensor | None") -> Tensor:
         X = as_samples(x, layer.group_size, _working_dtype(layer, x))
         batch = moments_of(X)
         A = layer.from_batch(batch.scatter, batch.samples).A

@@ -93,7 +93,7 @@ def _implicit(given: Tensor, w: Tensor, metric: Metric) -> Tensor:
     m = (R.conj() * R).real.sum(-2)  # (*B, n)
     less = torch.diag_embed(equation.subtracted(m)).to(given.dtype)
 
-    def F(S: Tensor | None) -> Tensor:
+    def F(S: "Tensor | None") -> Tensor:
         return (w[..., None, None] * equation.terms(S, Y)).sum(-3) - less
 
     S = solve_hessian(found, w, F(None))
