@@ -62,6 +62,7 @@ docs: .make/docs
 # One stamp for each set of packages. Python 3.11, which CI runs, installs requirements.lock, hashes and all; other versions,
 # for which some of its packages have no files, the pins of constraints.txt. torch stands apart: its builds differ by platform.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+OFFLINE = { echo "$(1): its packages are not all installed, see above; that needs a network, once"; exit 1; }
 .make/test: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then \
@@ -69,7 +70,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 		$(PIP) --no-deps --no-build-isolation -e . -e ./lab; \
 	else \
 		$(PIP) -c constraints.txt torch && $(PIP) -c constraints.txt -e ".[test,lint]" -e "./lab[test]"; \
-	fi
+	fi || $(call OFFLINE,$(VENV))
 	mkdir -p .make && touch $@
 
 # After a change of constraints.txt or pyproject.toml: the versions installed by them, with the hashes of all their files.
@@ -85,13 +86,14 @@ lock:
 	touch $@
 
 .make/dist.stamp: .make/test
-	$(PIP) --no-build-isolation -c constraints.txt -e ".[dist]"
+	$(PIP) --no-build-isolation -c constraints.txt -e ".[dist]" || $(call OFFLINE,dist)
 	touch $@
 
 .make/docs: .make/test
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "docs: Sphinx needs Python 3.11 or newer: make clean, then make docs PYTHON=python3.11"; exit 1; }
-	$(PIP) -c constraints.txt -e ".[docs]" || { echo "docs: its packages are not installed; that needs a network, once"; exit 1; }
+	$(PIP) -c constraints.txt hatchling editables && $(PIP) --no-build-isolation -c constraints.txt -e ".[docs]" || \
+		$(call OFFLINE,docs)
 	touch $@
 
 clean:
