@@ -15,9 +15,12 @@ not unique, contribute nothing.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import DefinitenessError
@@ -25,7 +28,7 @@ from spectralgrad.kernels import small_svd
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 from . import planes
-from .calculus import AtScale1, evaluate
+from .calculus import AtScale1, call, composed_gradients, evaluate, in_transform, is_constant, is_plain_backward
 from .choices import AUTO, for_polar, polar_in_kernel, polar_in_planes
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
@@ -114,12 +117,14 @@ class BySVD(_Polar):
     eps: float | None = None  # what rounding is relative to; None: that of the dtype
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        check = tolerance is not None
-        if polar_in_kernel(A, self.solver):
-            Q, S, V = factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
-        else:
-            Q, S, V = factors_on_host(self.who, A, self.solver, check)
+        Q, S, V = self.factors(A, tolerance is not None)
         return Q, Q.clone(), S, V
+
+    def factors(self, A: Tensor, check: bool) -> small_svd.Polar:
+        """Q, S and V; ``check`` allows to look at values."""
+        if polar_in_kernel(A, self.solver):
+            return factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
+        return factors_on_host(self.who, A, self.solver, check)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return _in_kernel(factors[0])
@@ -149,6 +154,32 @@ class BySVD(_Polar):
     def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
         _, S, V = factors
         return matmul(V * S.unsqueeze(-2), V.mH)
+
+
+def by_svd(potential: BySVD, A: Tensor, check: bool) -> Tensor:
+    """`evaluate`; for small matrices on CUDA a node of two kernels, one there and one back, where nothing looks into it."""
+    if check or in_transform() or not polar_in_kernel(A, potential.solver):
+        return evaluate(potential, A, 0.0 if check else None)
+    if is_constant(A):
+        return potential.factors(A, False).Q
+    return call(_InKernel, A, potential)  # type: ignore[no-any-return]
+
+
+class _InKernel(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, potential: BySVD) -> Tensor:
+        factors = potential.factors(A, False)
+        ctx.potential = potential
+        ctx.save_for_backward(A, *factors)
+        return factors.Q
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        A, *factors = ctx.saved_tensors
+        if is_plain_backward(grad):
+            return ctx.potential.first(tuple(factors), grad), None
+        plain = partial(evaluate, ctx.potential, tolerance=None)
+        return *composed_gradients([True], plain, (A,), (grad,)), None
 
 
 def factors_in_kernel(
@@ -257,7 +288,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = evaluate(BySVD("polar", choice.solver), X, 0.0 if check else None)
+        Q = by_svd(BySVD("polar", choice.solver), X, check)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:
