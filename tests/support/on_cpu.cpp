@@ -101,6 +101,11 @@ extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes
                                const real* E, real* out, int64 batch, int64 matrix, int64 row, int64 column, double eps) {
     launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, batch, matrix, row, column, eps); });
 }
+#elif defined(OF_polar)
+extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes, const real* Q, const real* sigma, const real* V,
+                               const real* E, real* out, int n, double eps) {
+    launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, n, eps); });
+}
 #elif defined(OF_clouds)
 extern "C" void run_align(unsigned blocks, unsigned threads, unsigned bytes, const given* x, const given* y, const given* w, given* R,
                           given* t, given* s, Kept* kept, counter* nonfinite, counter* not_unique, int64 pairs, int64 points,

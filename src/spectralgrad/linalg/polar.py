@@ -14,6 +14,7 @@ not unique, contribute nothing.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from torch.autograd import Function
 
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import DefinitenessError
+from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
@@ -127,11 +129,12 @@ class BySVD(_Polar):
         return factors_on_host(self.who, A, self.solver, check)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
-        return _in_kernel(factors[0])
+        return _derivative_kernel(factors[0]) is not None
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
-        if _in_kernel(factors[0]) and type(E) is Tensor and not in_batched_backward(E):
-            return small_svd.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
+        kernel = _derivative_kernel(factors[0])
+        if kernel is not None and type(E) is Tensor and not in_batched_backward(E):
+            return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         if planes.takes(E) and all(map(at_hand, factors)):
             return planes.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
@@ -157,8 +160,8 @@ class BySVD(_Polar):
 
 
 def by_svd(potential: BySVD, A: Tensor, check: bool) -> Tensor:
-    """`evaluate`; for small matrices on CUDA a node of two kernels, one there and one back, where nothing looks into it."""
-    if check or in_transform() or not polar_in_kernel(A, potential.solver):
+    """`evaluate`; where a kernel takes the derivative, a node without what other ways need, if nothing looks into it."""
+    if check or in_transform() or _derivative_kernel(A) is None:
         return evaluate(potential, A, 0.0 if check else None)
     if is_constant(A):
         return potential.factors(A, False).Q
@@ -216,8 +219,13 @@ def rounding_unit(A: Tensor, eps: float | None) -> float:
     return float(torch.finfo(A.dtype).eps) if eps is None else eps
 
 
-def _in_kernel(Q: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and small_svd.runs_on(Q)
+def _derivative_kernel(Q: Tensor) -> Callable[[small_svd.Polar, Tensor, float], Tensor] | None:
+    """What takes the derivative of polar factors like ``Q`` (*B, m, n) on a GPU; None leaves it to plain torch."""
+    if torch.compiler.is_compiling():
+        return None
+    if small_svd.runs_on(Q):
+        return small_svd.derivative
+    return polar_kernel.derivative if polar_kernel.runs_on(Q) else None
 
 
 @dataclass(frozen=True)
