@@ -84,7 +84,8 @@ def test_what_stands_around_others(dtype: torch.dtype, compiles: list[str]) -> N
         for kind, n in (("GIVEN", 16), ("TAYLOR", 66)):
             layout, rounding = spectral.shape(n, dtype.itemsize), eigenpairs.Rounding(1e3, 2.0)
             eigenpairs._compiled(kind, True, layout, rounding, dtype, 0)
-            polar._compiled(layout, dtype, 0)
+            for name in ("derivative", "turn"):
+                polar._compiled(name, layout, dtype, 0)
     assert compiles
 
 

@@ -54,6 +54,29 @@ def test_sizes(n: int, dtype: torch.dtype) -> None:
     assert cases.relative_error(found.double(), plainly(of, E)) < 30 * n**0.5 * cases.eps(dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("n", [1, 2, 5, 8, 34, 66])
+def test_the_nearest_rotation(n: int, dtype: torch.dtype) -> None:
+    """Against the determinant: matrices of both signs, permutations, and those with a zero at every pivot's place."""
+    Q = torch.linalg.qr(cases.random(6, n, n))[0]
+    Q[1::2, :, 0] *= -1
+    Q[4] = torch.eye(n, dtype=torch.float64).flip(-1)
+    Q[5] = torch.eye(n, dtype=torch.float64).roll(1, -1)
+    S, V = cases.separated(n).flip(-1).repeat(6, 1), torch.linalg.qr(cases.random(6, n, n, seed=1))[0]
+    mirror = torch.linalg.det(Q) < 0
+    assert 0 < int(mirror.sum()) < 6
+    of = Polar(*(x.to(dtype).clone(memory_format=torch.contiguous_format) for x in (Q, S, V)))
+    polar.turn(of)
+    assert torch.equal(of.sigma[:, -1] < 0, mirror)
+    assert torch.equal(of.sigma.abs(), S.to(dtype))
+    v = V[..., -1:]
+    expected = torch.where(mirror[:, None, None], Q - 2 * Q @ v @ v.mT, Q)
+    torch.testing.assert_close(of.Q.double(), expected, rtol=0, atol=10 * cases.eps(dtype))
+    torch.testing.assert_close(
+        torch.linalg.det(of.Q.double()), torch.ones(6).double(), rtol=0, atol=100 * n * cases.eps(dtype)
+    )
+
+
 def test_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not polar.runs_on(torch.ones(2, 5, 4))
     assert not polar.runs_on(torch.ones(1, 129, 129))

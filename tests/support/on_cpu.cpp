@@ -106,6 +106,9 @@ extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes
                                const real* E, real* out, int n, double eps) {
     launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, n, eps); });
 }
+extern "C" void run_turn(unsigned blocks, unsigned threads, unsigned bytes, real* Q, real* sigma, const real* V, int n) {
+    launch(blocks, threads, bytes, [=] { turn(Q, sigma, V, n); });
+}
 #elif defined(OF_clouds)
 extern "C" void run_align(unsigned blocks, unsigned threads, unsigned bytes, const given* x, const given* y, const given* w, given* R,
                           given* t, given* s, Kept* kept, counter* nonfinite, counter* not_unique, int64 pairs, int64 points,

@@ -114,8 +114,10 @@ def _kept(d: int) -> int:
 
 def _described(clouds: Clouds) -> tuple[list[Tensor | None], list[Argument]]:
     """Memory with one batch dimension, and the numbers that say where what lies."""
-    x, y = (z.reshape(-1, *z.shape[-2:]) for z in clouds[:2])
-    w = None if clouds.w is None else clouds.w.reshape(-1, clouds.w.shape[-1])
+    x, y, w = clouds
+    if x.ndim != 3:
+        x, y = (z.reshape(-1, *z.shape[-2:]) for z in (x, y))
+        w = None if w is None else w.reshape(-1, w.shape[-1])
     strides = (*x.stride(), *y.stride(), *((0, 0) if w is None else w.stride()))
     return [x, y, w], [c_longlong(each) for each in (*x.shape[:2], *strides)]
 

@@ -4,6 +4,8 @@
 //
 // linalg/polar.py (`BySVD`) is the twin and derives it; there W = V Z V^T. It is taken at scale 1 and scaled back last.
 //
+// And the step from the nearest orthogonal matrix to the nearest rotation.
+//
 // Compile-time: REAL (float or double), LARGEST, N (n rounded up to a multiple of TILE), TILE, THREADS.
 
 #include "products.cuh"
@@ -75,4 +77,73 @@ derivative(const real* __restrict__ Q, const real* __restrict__ sigma, const rea
     each(acc, [&](int i, int j, real x) {
         if (i < n && j < n) out[(matrix * n + i) * n + j] = broken ? sqrt(real(-1)) : bounded(-x * back);
     });
+}
+
+// Whether the determinant of the orthogonal X (n, n), rows STRIDE apart in shared memory, is negative: by elimination, which
+// overwrites it. A warp looks for the largest entry of a column, all threads eliminate. `pivot` is a number in shared memory.
+__device__ __forceinline__ bool is_mirror(real* X, int n, int* pivot) {
+    bool negative = false;
+    for (int k = 0; k < n; ++k) {
+        if (threadIdx.x < 32) {
+            real largest = -1;
+            int at = k;
+            for (int i = k + threadIdx.x; i < n; i += 32)
+                if (fabs(X[i * STRIDE + k]) > largest) {
+                    largest = fabs(X[i * STRIDE + k]);
+                    at = i;
+                }
+            #pragma unroll
+            for (int step = 16; step > 0; step /= 2) {
+                const real other = __shfl_xor_sync(0xffffffffu, largest, step);
+                const int place = __shfl_xor_sync(0xffffffffu, at, step);
+                if (other > largest || (other == largest && place < at)) {
+                    largest = other;
+                    at = place;
+                }
+            }
+            if (threadIdx.x == 0) *pivot = at;
+        }
+        __syncthreads();
+        const int p = *pivot;
+        const real top = X[p * STRIDE + k];
+        negative = negative != (top < 0) != (p != k);
+        // Row p stands for row k from here on: what lay in k moves there as it is eliminated.
+        const int rows = n - k - 1;
+        for (int i = k + 1 + threadIdx.x; i < n; i += THREADS) X[i * STRIDE + N] = X[(i == p ? k : i) * STRIDE + k] / top;
+        __syncthreads();
+        for (int m = threadIdx.x; m < rows * rows; m += THREADS) {
+            const int i = k + 1 + m / rows, j = k + 1 + m % rows;
+            if (i != p) X[i * STRIDE + j] -= X[i * STRIDE + N] * X[p * STRIDE + j];
+        }
+        __syncthreads();
+        if (p != k)
+            for (int j = k + 1 + threadIdx.x; j < n; j += THREADS)
+                X[p * STRIDE + j] = X[k * STRIDE + j] - X[p * STRIDE + N] * X[p * STRIDE + j];
+        __syncthreads();
+    }
+    return negative;
+}
+
+// Q = U V^T becomes the nearest rotation, in place: where its determinant is negative, the last left vector Q v changes its sign, and
+// so does the last of sigma.
+extern "C" __global__ void __launch_bounds__(THREADS)
+turn(real* __restrict__ Q, real* __restrict__ sigma, const real* __restrict__ V, int n) {
+    SHARED(shared);
+    real* X = reinterpret_cast<real*>(shared);
+    real* u = X + N * STRIDE;  // Q v
+    int* pivot = reinterpret_cast<int*>(u + N);
+    const int64 matrix = blockIdx.x, entries = (int64)n * n;
+    Q += matrix * entries;
+    V += matrix * entries;
+    for (int m = threadIdx.x; m < n * n; m += THREADS) X[m / n * STRIDE + m % n] = Q[m];
+    __syncthreads();
+    if (!is_mirror(X, n, pivot)) return;
+    for (int i = threadIdx.x; i < n; i += THREADS) {
+        real sum = 0;
+        for (int j = 0; j < n; ++j) sum += Q[i * n + j] * V[j * n + n - 1];
+        u[i] = sum;
+    }
+    __syncthreads();
+    for (int m = threadIdx.x; m < n * n; m += THREADS) Q[m] -= 2 * u[m / n] * V[m % n * n + n - 1];
+    if (threadIdx.x == 0) sigma[matrix * n + n - 1] *= -1;
 }

@@ -1,6 +1,7 @@
-"""The derivative of polar factors of square matrices in one kernel; see polar.cu, and small_svd.py for up to 4 x 4.
+"""Polar factors of square matrices: their derivative in one kernel, and the step to the nearest rotation; see polar.cu.
+Up to 4 x 4 there is small_svd.py.
 
-In plain torch it is some forty small operations: linalg/polar.py, the twin.
+In plain torch that is some forty small operations each: linalg/polar.py, the twin.
 """
 
 from ctypes import c_double, c_int
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc, spectral
-from .nvrtc import addresses
+from .nvrtc import Argument, addresses
 from .small_svd import Polar
 from .spectral import Shape
 
@@ -35,16 +36,28 @@ def _shared(layout: Shape, dtype: torch.dtype) -> int:
 def derivative(of: Polar, E: Tensor, eps: float) -> Tensor:
     """That of Q (*B, n, n) in the direction ``E``, at any scale; ``eps`` is what rounding is relative to."""
     Q, sigma, V, E = (x.contiguous() for x in (*of, E))
-    out, n, device = torch.empty_like(Q), Q.shape[-1], Q.device.index
-    layout = spectral.shape(n, Q.dtype.itemsize)
-    kernel = _compiled(layout, Q.dtype, device)
-    with nvrtc.on_device(device):
-        pointers = addresses(Q, sigma, V, E, out)
-        kernel.launch(device, Q.numel() // (n * n), layout.THREADS, *pointers, c_int(n), c_double(eps))
+    out, n = torch.empty_like(Q), Q.shape[-1]
+    _launch("derivative", Q, *addresses(Q, sigma, V, E, out), c_int(n), c_double(eps))
     return out
 
 
+def turn(of: Polar) -> None:
+    """Make the nearest orthogonal matrices the nearest rotations, in place: the last of sigma changes its sign with Q.
+
+    All three are contiguous.
+    """
+    _launch("turn", of.Q, *addresses(*of), c_int(of.Q.shape[-1]))
+
+
+def _launch(name: str, Q: Tensor, *arguments: Argument) -> None:
+    n, device = Q.shape[-1], Q.device.index
+    layout = spectral.shape(n, Q.dtype.itemsize)
+    kernel = _compiled(name, layout, Q.dtype, device)
+    with nvrtc.on_device(device):
+        kernel.launch(device, Q.numel() // (n * n), layout.THREADS, *arguments)
+
+
 @lru_cache(maxsize=256)
-def _compiled(layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
+def _compiled(name: str, layout: Shape, dtype: torch.dtype, device: int) -> nvrtc.Kernel:
     defines = {**nvrtc.numbers(dtype), "N": layout.N, "TILE": layout.TILE, "THREADS": layout.THREADS}
-    return nvrtc.Kernel("polar.cu", "derivative", defines, _shared(layout, dtype), device)
+    return nvrtc.Kernel("polar.cu", name, defines, _shared(layout, dtype), device)

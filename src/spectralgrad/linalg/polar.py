@@ -207,6 +207,10 @@ def factors_on_host(who: str, A: Tensor, solver: Solver, check: bool, special: b
 
 def _by_svd(who: str, A: Tensor, solver: Solver, check: bool, special: bool) -> small_svd.Polar:
     U, S, Vh = decompose_svd(who, A, solver, check)
+    if special and polar_kernel.runs_on(U):
+        factors = small_svd.Polar(matmul(U, Vh), S, Vh.mH.contiguous())
+        polar_kernel.turn(factors)
+        return factors
     if special:
         d = torch.linalg.det(matmul(U, Vh)).sign().unsqueeze(-1)  # (*B, 1); NaN stays
         U = torch.cat([U[..., :-1], U[..., -1:] * d.unsqueeze(-1)], -1)
