@@ -73,9 +73,26 @@ def test_sizes(n: int) -> None:
     assert_same(Sqrt(), w, cases.rotation(n, 2), cases.random(2, n, n), 1e-12)
 
 
-def test_single_precision() -> None:
-    w, V = cases.separated(24).repeat(2, 1).float(), cases.rotation(24, 2).float()
-    assert_same(InverseSqrt(), w, V, cases.random(2, 24, 24, dtype=torch.float32), 2e-6)
+@pytest.mark.parametrize("few", [True, False], ids=["few matrices", "many"])
+@pytest.mark.parametrize("n", [24, 36, 64])
+def test_single_precision(n: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few matrices are shared out among more threads, and the sums stay the same."""
+    monkeypatch.setattr(spectral, "MANY", 3 if few else 1)
+    threads = spectral.shape(n, 4, few).THREADS
+    assert threads % 32 == 0
+    assert (
+        threads
+        == {(24, True): 288, (36, True): 672, (64, True): 1024, (24, False): 128, (36, False): 128, (64, False): 256}[n, few]
+    )
+    w, V, G = (
+        cases.separated(n).repeat(2, 1).float(),
+        cases.rotation(n, 2).float(),
+        cases.random(2, n, n, dtype=torch.float32),
+    )
+    assert_same(InverseSqrt(), w, V, G, 2e-6)
+    found = spectral.derivative(V, w, InverseSqrt().in_kernel(), None, G)
+    monkeypatch.setattr(spectral, "MANY", 1 if few else 3)
+    assert torch.equal(spectral.derivative(V, w, InverseSqrt().in_kernel(), None, G), found)
 
 
 def test_given_numbers() -> None:
