@@ -149,7 +149,7 @@ NETWORKS: dict[tuple[str, str, int], float | None] = {
     ("graph", "one", 64): None,
     ("graph", "all", 16): 1.35,
     ("graph", "all", 64): 2.4,
-    ("graph", "all, warm start", 64): 2.4,
+    ("graph", "all, warm start", 64): None,
     ("graph", "SVD-PI", 16): 2.0,
     ("graph", "SVD-PI", 64): 8.0,
     ("graph", "PI", 16): 2.0,
