@@ -179,8 +179,9 @@ class _InKernel(Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         A, *factors = ctx.saved_tensors
-        if is_plain_backward(grad):
-            return ctx.potential.first(tuple(factors), grad), None
+        kernel = _derivative_kernel(A)
+        if kernel is not None and is_plain_backward(grad):
+            return kernel(small_svd.Polar(*factors), grad, rounding_unit(grad, ctx.potential.eps)), None
         plain = partial(evaluate, ctx.potential, tolerance=None)
         return *composed_gradients([True], plain, (A,), (grad,)), None
 
