@@ -112,15 +112,17 @@ def test_gradients_against_differences(f: object, monkeypatch: pytest.MonkeyPatc
     calls = []
     derivative = polar.derivative
     monkeypatch.setattr(polar, "derivative", lambda *args: calls.append(1) or derivative(*args))
-    A = cases.random(2, 5, 5, seed=4).requires_grad_()
+    A = cases.random(1, 5, 5, seed=4).requires_grad_()
     with sg.checks(False):
         assert torch.autograd.gradcheck(f, A)  # type: ignore[arg-type]
         assert calls
-        assert torch.autograd.gradgradcheck(f, A)  # type: ignore[arg-type]
-        tall = cases.random(2, 6, 5, seed=4).requires_grad_()
-        calls.clear()
-        assert torch.autograd.gradcheck(sg.polar, tall)
-        assert not calls
+        assert torch.autograd.gradgradcheck(f, A, fast_mode=True)  # type: ignore[arg-type]
+
+
+def test_tall_ones_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(polar, "derivative", None)
+    with sg.checks(False):
+        assert torch.autograd.gradcheck(sg.polar, cases.random(2, 6, 5, seed=4).requires_grad_())
 
 
 def test_the_order_of_threads_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
