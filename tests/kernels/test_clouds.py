@@ -126,6 +126,7 @@ def shapes() -> dict[str, tuple[Tensor, Tensor]]:
         "line": (line, line),
         "one point": (x[:1], x[:1]),
         "coinciding": (x[:1].expand(5, 3), x),
+        "coinciding to rounding": (1 + 1.2e-7 * torch.eye(3).repeat(2, 1)[:5], x),
         "onto one": (x, x[:1].expand(5, 3)),
         "mirrored": (deep, deep * torch.tensor([1.0, 1.0, -1.0])),
     }

@@ -20,6 +20,7 @@ SPECTRA = {
     "equal": [2.0, 2.0, 2.0, 2.0, 2.0],
     "graded": [1.0, 1e-3, 1e-6, 1e-9, 1e-12],
     "deficient": [3.0, 2.0, 1.0, 0.0, 0.0],
+    "rounding": [1.0, 1.0, 1.0, 1e-16, 1e-16],  # whose sum counts as zero
     "zero": [0.0, 0.0, 0.0, 0.0, 0.0],
     "mirrored": [3.0, 2.0, 1.0, 1.0, -1.0],  # as a nearest rotation has it
     "reflected": [3.0, 2.5, 2.0, 1.0, -0.5],

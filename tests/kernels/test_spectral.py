@@ -95,6 +95,17 @@ def test_single_precision(n: int, few: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(spectral.derivative(V, w, InverseSqrt().in_kernel(), None, G), found)
 
 
+@pytest.mark.parametrize("place", [(0, 0), (2, 5), (5, 4)], ids=str)  # the warp's first lane, its upper half, the next warp
+def test_the_largest_entry_is_found_wherever_it_is(place: tuple[int, int]) -> None:
+    """A direction of denormal numbers keeps its digits: it is brought to scale 1 first."""
+    w, V, G = 1e-4 * cases.separated(6).unsqueeze(0), cases.rotation(6, 1), torch.zeros(1, 6, 6, dtype=torch.float64)
+    G[0][place] = 1e-42
+    G = G.float()
+    expected = twin(InverseSqrt(), w, V, G.double())[1]
+    found = spectral.derivative(V.float(), w.float(), InverseSqrt().in_kernel(), None, G)
+    assert cases.relative_error(1e38 * found.double(), 1e38 * expected) < 1e-5
+
+
 def test_given_numbers() -> None:
     V, w, G = cases.rotation(6, 2), cases.separated(6).repeat(2, 1), cases.random(2, 6, 6)
     y, F = cases.random(2, 6, seed=1), cases.random(2, 6, 6, seed=2)
