@@ -22,8 +22,9 @@ import torch
 from torch import Tensor
 
 from spectralgrad.kernels.clouds import Rounding
+from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import matmul, widest
-from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, held, moved
+from spectralgrad.linalg.scaling import are_ordinary, at_hand, exponent
 from spectralgrad.validation import checking, looked_at, require_finite
 
 from .moments import Moments, moments, moments_at_once

@@ -18,8 +18,8 @@ from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.kernels.small_svd import Polar
-from spectralgrad.linalg.choices import AUTO, polar_in_kernel
-from spectralgrad.linalg.polar import BySVD, by_svd, factors_in_kernel, factors_on_host, rounding_unit
+from spectralgrad.linalg.choices import AUTO, polar_way
+from spectralgrad.linalg.polar import BySVD, by_svd, factors_in_kernel, factors_otherwise, rounding_unit
 from spectralgrad.linalg.svd import rounding
 from spectralgrad.validation import as_matrix, checking, require_flag
 
@@ -99,9 +99,10 @@ def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -
 
 @opaque("nearest(str who, Tensor A, bool check, bool special, float eps) -> (Tensor, Tensor, Tensor)", _factors_fake)
 def _factors(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    if polar_in_kernel(A, AUTO):
+    way = polar_way(A, AUTO)
+    if way == "kernel":
         return factors_in_kernel(who, A, check, special=special, eps=eps, not_unique=device_counter(NOT_UNIQUE, A.device))
-    R, S, V = factors_on_host(who, A, AUTO, check, special)
+    R, S, V = factors_otherwise(who, A, AUTO, way, check, special=special)
     if S.shape[-1] > (1 if special else 0):
         last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
         count_on_device(NOT_UNIQUE, last <= rounding(S, eps).squeeze(-1))

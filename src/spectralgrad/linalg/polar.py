@@ -31,14 +31,15 @@ from spectralgrad.validation import as_matrix, checking, is_transformed, require
 
 from . import planes
 from .calculus import AtScale1, call, composed_gradients, evaluate, in_transform, is_constant, is_plain_backward
-from .choices import AUTO, for_polar, polar_in_kernel, polar_in_planes
+from .choices import AUTO, PolarWay, for_polar, polar_way
+from .moves import cast, moved
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
 from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import are_ordinary, at_hand, cast, exponent, in_batched_backward, moved, shifted
+from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
@@ -124,9 +125,10 @@ class BySVD(_Polar):
 
     def factors(self, A: Tensor, check: bool) -> small_svd.Polar:
         """Q, S and V; ``check`` allows to look at values."""
-        if polar_in_kernel(A, self.solver):
+        way = polar_way(A, self.solver)
+        if way == "kernel":
             return factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
-        return factors_on_host(self.who, A, self.solver, check)
+        return factors_otherwise(self.who, A, self.solver, way, check, special=False)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return _derivative_kernel(factors[0]) is not None
@@ -195,9 +197,9 @@ def factors_in_kernel(
     return small_svd.polar(A, special, eps, device_counter("nonfinite_input", A.device), not_unique)
 
 
-def factors_on_host(who: str, A: Tensor, solver: Solver, check: bool, special: bool = False) -> small_svd.Polar:
+def factors_otherwise(who: str, A: Tensor, solver: Solver, way: PolarWay, check: bool, *, special: bool) -> small_svd.Polar:
     """The same without that kernel, and without a count."""
-    if polar_in_planes(A, solver) and (found := planes.polar(A, special)) is not None:
+    if way == "planes" and (found := planes.polar(A, special)) is not None:
         factors, poor = found
         if bool(poor.any()):
             for all_of_it, some in zip(factors, _by_svd(who, A[poor], solver, check, special), strict=True):
