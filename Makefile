@@ -81,7 +81,7 @@ lock:
 	$(BIN)/python .ci/lock.py
 
 .make/bench: .make/test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kornia xitorch torchspd || \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kornia xitorch torchspd roma || \
 		echo "some peers did not install: their columns stay empty"
 	touch $@
 

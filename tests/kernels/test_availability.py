@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from spectralgrad.kernels import jacobi, nvrtc, spectral, svd, syev, tiles, whitening
+from spectralgrad.kernels import clouds, jacobi, nvrtc, spectral, svd, syev, tiles, whitening
 from spectralgrad.kernels.availability import status
 from support.fake_gpu import hopper  # noqa: F401
 
 GPU = torch.device("cuda", 0)
-TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "svd", "spectral", "power"]
+TRITON, NOT_TRITON = ["moments", "affine"], ["jacobi", "syev", "svd", "spectral", "power", "clouds"]
 ALL = [*TRITON, *NOT_TRITON, "whitening"]
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -37,6 +37,7 @@ def test_all_run_on_a_hopper() -> None:
         "svd": "takes real matrices of up to 128 columns or rows, or 512 of both",
         "spectral": "takes real matrices up to n = 128, in float64 96",
         "power": "takes real matrices up to n = 128, in float64 64",
+        "clouds": "takes points of float32 with up to 4 coordinates",
         "whitening": "takes groups of up to 128 channels",
     }
 
@@ -81,6 +82,7 @@ def test_it_agrees_with_what_decides(what: str, hopper: pytest.MonkeyPatch) -> N
     assert syev.runs_on(x) == ("syev" in found)
     assert svd.runs_on(x) == ("svd" in found)
     assert spectral.runs_on(x) == ("spectral" in found)
+    assert clouds.runs_on(x) == ("clouds" in found)
     assert whitening.runs_on(x, 4) == ("whitening" in found)
 
 

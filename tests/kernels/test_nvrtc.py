@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spectralgrad.kernels import eigenpairs, jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
+from spectralgrad.kernels import clouds, eigenpairs, jacobi, nvrtc, polar, power, qr, scale, small_svd, spectral, svd, syev
 
 REALS = [torch.float32, torch.float64]
 DTYPES = [*REALS, torch.complex64, torch.complex128]
@@ -38,7 +38,7 @@ def compiles(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         assert nvrtc._compile(library, file, defines, CAPABILITY)
         compiled.append(name)
 
-    modules = (eigenpairs, jacobi, power, qr, scale, small_svd, spectral, svd, syev)
+    modules = (clouds, eigenpairs, jacobi, polar, power, qr, scale, small_svd, spectral, svd, syev)
     cached = [getattr(module, name) for module in modules for name in ("_kernel", "_compiled") if hasattr(module, name)]
     monkeypatch.setattr(nvrtc, "Kernel", kernel)
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
@@ -65,6 +65,14 @@ def test_eigenpairs_and_singular_values(dtype: torch.dtype, compiles: list[str])
     assert len(compiles) > 10
 
 
+@pytest.mark.slow
+def test_clouds(compiles: list[str]) -> None:
+    for d, lanes, scaled, weighted in ((3, 8, False, False), (2, 32, True, True), (4, 256, True, True), (1, 8, True, False)):
+        for name in ("align", "spread"):
+            clouds._compiled(name, d, lanes, scaled, weighted, 0)
+    assert len(compiles) == 8
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_stands_around_others(dtype: torch.dtype, compiles: list[str]) -> None:
     for name in ("look", "prepare", "finish"):
@@ -76,6 +84,8 @@ def test_what_stands_around_others(dtype: torch.dtype, compiles: list[str]) -> N
         for kind, n in (("GIVEN", 16), ("TAYLOR", 66)):
             layout, rounding = spectral.shape(n, dtype.itemsize), eigenpairs.Rounding(1e3, 2.0)
             eigenpairs._compiled(kind, True, layout, rounding, dtype, 0)
+            for name in ("derivative", "turn"):
+                polar._compiled(name, layout, dtype, 0)
     assert compiles
 
 

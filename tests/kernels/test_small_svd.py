@@ -53,16 +53,19 @@ def test_polar_and_its_derivative(m: int, n: int, special: bool) -> None:
     torch.testing.assert_close(small_svd.derivative(found, E, EPS), expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("check", [True, False], ids=["checked", "as on CUDA"])
 @pytest.mark.parametrize("f", [sg.polar, sg.procrustes, lambda A: sg.procrustes(A, special=True)])
-def test_gradients_against_differences(f: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First and second derivatives; the first by the kernel."""
+def test_gradients_against_differences(f: object, check: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First and second derivatives; the first by the kernel. Without checks the node is the kernel's own."""
     calls = []
     derivative = small_svd.derivative
     monkeypatch.setattr(small_svd, "derivative", lambda *args: calls.append(1) or derivative(*args))
     A = cases.random(2, 3, 3, seed=4).requires_grad_()
-    assert torch.autograd.gradcheck(f, A)  # type: ignore[arg-type]
-    assert calls
-    assert torch.autograd.gradgradcheck(f, A)  # type: ignore[arg-type]
+    with sg.checks(check):
+        assert ("_InKernel" in type(f(A).grad_fn).__name__) is not check  # type: ignore[operator]
+        assert torch.autograd.gradcheck(f, A)  # type: ignore[arg-type]
+        assert calls
+        assert torch.autograd.gradgradcheck(f, A)  # type: ignore[arg-type]
 
 
 def test_where_it_is_not_unique() -> None:

@@ -73,9 +73,37 @@ def test_sizes(n: int) -> None:
     assert_same(Sqrt(), w, cases.rotation(n, 2), cases.random(2, n, n), 1e-12)
 
 
-def test_single_precision() -> None:
-    w, V = cases.separated(24).repeat(2, 1).float(), cases.rotation(24, 2).float()
-    assert_same(InverseSqrt(), w, V, cases.random(2, 24, 24, dtype=torch.float32), 2e-6)
+@pytest.mark.parametrize("few", [True, False], ids=["few matrices", "many"])
+@pytest.mark.parametrize("n", [24, 36, 64])
+def test_single_precision(n: int, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few matrices are shared out among more threads, and the sums stay the same."""
+    monkeypatch.setattr(spectral, "MANY", 3 if few else 1)
+    threads = spectral.shape(n, 4, few).THREADS
+    assert threads % 32 == 0
+    assert (
+        threads
+        == {(24, True): 288, (36, True): 672, (64, True): 1024, (24, False): 128, (36, False): 128, (64, False): 256}[n, few]
+    )
+    w, V, G = (
+        cases.separated(n).repeat(2, 1).float(),
+        cases.rotation(n, 2).float(),
+        cases.random(2, n, n, dtype=torch.float32),
+    )
+    assert_same(InverseSqrt(), w, V, G, 2e-6)
+    found = spectral.derivative(V, w, InverseSqrt().in_kernel(), None, G)
+    monkeypatch.setattr(spectral, "MANY", 1 if few else 3)
+    assert torch.equal(spectral.derivative(V, w, InverseSqrt().in_kernel(), None, G), found)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (2, 5), (5, 4)], ids=str)  # the warp's first lane, its upper half, the next warp
+def test_the_largest_entry_is_found_wherever_it_is(place: tuple[int, int]) -> None:
+    """A direction of denormal numbers keeps its digits: it is brought to scale 1 first."""
+    w, V, G = 1e-4 * cases.separated(6).unsqueeze(0), cases.rotation(6, 1), torch.zeros(1, 6, 6, dtype=torch.float64)
+    G[0][place] = 1e-42
+    G = G.float()
+    expected = twin(InverseSqrt(), w, V, G.double())[1]
+    found = spectral.derivative(V.float(), w.float(), InverseSqrt().in_kernel(), None, G)
+    assert cases.relative_error(1e38 * found.double(), 1e38 * expected) < 1e-5
 
 
 def test_given_numbers() -> None:

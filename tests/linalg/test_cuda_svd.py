@@ -76,9 +76,9 @@ def test_a_captured_svd_is_the_eager_one(n: int) -> None:
 
 
 @pytest.mark.parametrize("name", POLAR)
-@pytest.mark.parametrize("n", [3, 24])
+@pytest.mark.parametrize("n", [3, 24, 64, 70])
 def test_polar_factors_and_their_gradients(n: int, name: str) -> None:
-    """Against the CPU in float64; the small ones captured in a graph, forward and backward."""
+    """Against the CPU in float64; captured in a graph, forward and backward, where nothing waits."""
     A, weight, f = cases.random(5, n, n), cases.random(5, n, n, seed=1), POLAR[name]
 
     def gradient(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +89,7 @@ def test_polar_factors_and_their_gradients(n: int, name: str) -> None:
     expected = gradient(A)
     found = gradient(A.cuda())
     assert max(map(error, found, expected)) <= 1e-9
-    if n == 3:
+    if n == 3 or name != "rotation":  # torch's determinant of larger ones waits
         X = A.cuda().requires_grad_()
         G = weight.cuda()
         eager, written, replay = captured(lambda: torch.autograd.grad(f(X), X, G)[0])

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import spectralgrad as sg
-from spectralgrad.linalg.scaling import bounded, cast, exponent, is_ordinary, scaled_back, shifted
+from spectralgrad.linalg.moves import cast
+from spectralgrad.linalg.scaling import bounded, exponent, is_ordinary, scaled_back, shifted
 from support import cases
 
 every_dtype = pytest.mark.parametrize(

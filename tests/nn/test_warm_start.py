@@ -78,6 +78,22 @@ def test_a_basis_of_another_dtype_is_not_used(starts: list[Tensor | None]) -> No
     assert starts == [None]
 
 
+def test_the_basis_stays_where_it_lies(starts: list[Tensor | None]) -> None:
+    """So that the replays of a CUDA graph go on from each other. Not in memory that may not change any more."""
+    layer = make(warm_start=True)
+    run(layer, 1)
+    first, before = layer.last_basis, layer.last_basis.clone()  # type: ignore[union-attr]
+    run(layer, 2)
+    assert layer.last_basis is first
+    assert not torch.equal(first, before)  # type: ignore[arg-type]
+    with torch.inference_mode(), sg.checks(False):
+        layer.last_basis = None
+        layer(cases.random(40, 6, 3, 3))
+    assert layer.last_basis.is_inference()  # type: ignore[union-attr]
+    run(layer, 1)
+    assert not layer.last_basis.is_inference()  # type: ignore[union-attr]
+
+
 def test_nothing_is_kept_on_the_cpu() -> None:
     layer = DecorrelatedBatchNorm2d(4, warm_start=True)
     layer(cases.random(8, 4, 2, 2).float())

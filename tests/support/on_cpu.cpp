@@ -101,4 +101,29 @@ extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes
                                const real* E, real* out, int64 batch, int64 matrix, int64 row, int64 column, double eps) {
     launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, batch, matrix, row, column, eps); });
 }
+#elif defined(OF_polar)
+extern "C" void run_derivative(unsigned blocks, unsigned threads, unsigned bytes, const real* Q, const real* sigma, const real* V,
+                               const real* E, real* out, int n, double eps) {
+    launch(blocks, threads, bytes, [=] { derivative(Q, sigma, V, E, out, n, eps); });
+}
+extern "C" void run_turn(unsigned blocks, unsigned threads, unsigned bytes, real* Q, real* sigma, const real* V, int n) {
+    launch(blocks, threads, bytes, [=] { turn(Q, sigma, V, n); });
+}
+#elif defined(OF_clouds)
+extern "C" void run_align(unsigned blocks, unsigned threads, unsigned bytes, const given* x, const given* y, const given* w, given* R,
+                          given* t, given* s, Kept* kept, counter* nonfinite, counter* not_unique, int64 pairs, int64 points,
+                          int64 x0, int64 x1, int64 x2, int64 y0, int64 y1, int64 y2, int64 w0, int64 w1, double rounding,
+                          double computed, double eps) {
+    launch(blocks, threads, bytes, [=] {
+        align(x, y, w, R, t, s, kept, nonfinite, not_unique, pairs, points, x0, x1, x2, y0, y1, y2, w0, w1, rounding, computed, eps);
+    });
+}
+extern "C" void run_spread(unsigned blocks, unsigned threads, unsigned bytes, const given* x, const given* y, const given* w,
+                           const Kept* kept, const given* gR, const given* gt, const given* gs, given* dx, given* dy, given* dw,
+                           int64 pairs, int64 points, int64 x0, int64 x1, int64 x2, int64 y0, int64 y1, int64 y2, int64 w0,
+                           int64 w1, double eps) {
+    launch(blocks, threads, bytes, [=] {
+        spread(x, y, w, kept, gR, gt, gs, dx, dy, dw, pairs, points, x0, x1, x2, y0, y1, y2, w0, w1, eps);
+    });
+}
 #endif

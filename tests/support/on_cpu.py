@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import spectralgrad.kernels
-from spectralgrad.kernels import eigenpairs, jacobi, nvrtc, power, qr, scale, small_svd, spectral, svd, syev
+from spectralgrad.kernels import clouds, eigenpairs, jacobi, nvrtc, polar, power, qr, scale, small_svd, spectral, svd, syev
 
 HERE = Path(__file__).parent
 KERNELS = Path(spectralgrad.kernels.__file__).parent
@@ -79,7 +79,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
     monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
     monkeypatch.setattr(nvrtc, "takes", lambda x: type(x) is torch.Tensor and x.dtype in nvrtc.REAL and x.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    for module in (eigenpairs, jacobi, power, qr, scale, small_svd, spectral, svd, syev):
+    for module in (clouds, eigenpairs, jacobi, polar, power, qr, scale, small_svd, spectral, svd, syev):
         for cached in ("_kernel", "_compiled"):
             if hasattr(module, cached):
                 getattr(module, cached).cache_clear()

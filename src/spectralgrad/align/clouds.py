@@ -5,8 +5,8 @@ With shares p_i = w_i / sum w, means mx and my, and A = sum p_i (y_i - my)(x_i -
     R = procrustes(A, special=True),     t = my - R mx                       (Kabsch)
     s = <R, A> / sum p_i |x_i - mx|^2,   t = my - s R mx                     (Umeyama)
 
-All but R is plain torch. <R, A> is the largest value over all rotations, so its derivative is <R, dA>: what comes through dR
-is the skew part of R^T A, which is zero to rounding.
+All but R is plain torch; on CUDA one kernel does all of it for float32 (motions.py). <R, A> is the largest value over all
+rotations, so its derivative is <R, dA>: what comes through dR is the skew part of R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
 1e-2 would cost four of seven digits, as it does on a device without float64. What counts as zero is still relative to
@@ -15,16 +15,21 @@ sizes, each by its own power of two; t is computed in the units of the world, so
 need not go there and back.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from spectralgrad.kernels.clouds import Rounding
+from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import matmul, widest
-from spectralgrad.linalg.scaling import are_ordinary, at_hand, cast, exponent, held, moved
+from spectralgrad.linalg.scaling import are_ordinary, at_hand, exponent
 from spectralgrad.validation import checking, looked_at, require_finite
 
 from .moments import Moments, moments, moments_at_once
+from .motions import motion_at_once
+from .passes import COINCIDE, COMPUTED
 from .points import as_points, common_batch, require_weights
 from .procrustes import nearest
 from .product import product
@@ -78,9 +83,7 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
     (tensor([[0., 1.],
             [1., 0.]]), tensor([3., 4.]))
     """
-    pair = _centred("kabsch", x, y, weights)
-    R = pair.rotation()
-    return Motion(cast(R, x.dtype), cast(pair.translation(R), x.dtype))
+    return Motion(*_solved("kabsch", _rigid, x, y, weights))
 
 
 def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
@@ -98,13 +101,21 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     >>> umeyama(x, 3 * x + 1).s.round(decimals=4)
     tensor(3.)
     """
-    pair = _centred("umeyama", x, y, weights)
+    return Similarity(*_solved("umeyama", _similar, x, y, weights))
+
+
+def _rigid(pair: "_Pair") -> tuple[Tensor, ...]:
+    R = pair.rotation()
+    return R, pair.translation(R)
+
+
+def _similar(pair: "_Pair") -> tuple[Tensor, ...]:
     R = pair.rotation()
     variance = torch.where(pair.single, 1, pair.variance)
     if pair.far is None:
         s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / variance)  # (*B,)
         t = pair.mean_y - s.unsqueeze(-1) * _apply(R, pair.mean_x)
-        return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
+        return R, t, s
     turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
     k = exponent(variance.detach().unsqueeze(-1), 1)
     reached, variance = moved((turned * pair.A).sum((-2, -1)), -k), moved(variance, -k)
@@ -113,7 +124,7 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     t = _difference(pair.far.mean_y, moved(held(along), pair.far.ky))
     s = moved(held(s[..., 0, 0]), pair.far.ky - pair.far.kx)
     s, t = torch.where(pair.single, 1, s), torch.where(pair.single.unsqueeze(-1), pair.translation(R), t)
-    return Similarity(cast(R, x.dtype), cast(t, x.dtype), cast(s, x.dtype))
+    return R, t, s
 
 
 def _apply(R: Tensor, x: Tensor) -> Tensor:
@@ -159,12 +170,25 @@ class _Pair(NamedTuple):
         return _difference(self.far.mean_y, product(R, self.far.mean_x.unsqueeze(-1)).squeeze(-1))
 
 
-def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> _Pair:
-    X, _ = as_points(who, x, "x"), as_points(who, y, "y")
-    eps = float(torch.finfo(X.dtype).eps)
-    batch = common_batch(who, x, y, weights)
-    check, far = checking(x), None
-    found = moments_at_once(x, y, weights, batch, eps)
+def _solved(
+    who: str, solve: Callable[[_Pair], tuple[Tensor, ...]], x: Tensor, y: Tensor, weights: Tensor | None
+) -> tuple[Tensor, ...]:
+    X, Y = as_points(who, x, "x"), as_points(who, y, "y")
+    batch, check, eps = common_batch(who, x, y, weights), checking(x), float(torch.finfo(X.dtype).eps)
+
+    def plain(a: Tensor, b: Tensor, w: Tensor | None) -> tuple[Tensor, ...]:
+        return tuple(cast(z, a.dtype) for z in solve(_centred(who, a, b, w, batch, eps, check)))
+
+    if not check:
+        rounding = Rounding(COINCIDE * eps, COINCIDE * COMPUTED, _NOISE * eps)
+        found = motion_at_once((X, Y, weights), batch, solve is _similar, rounding, plain)
+        if found is not None:
+            return tuple(cast(z, x.dtype) for z in found)
+    return plain(x, y, weights)
+
+
+def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float, check: bool) -> _Pair:
+    far, found = None, moments_at_once(x, y, weights, batch, eps)
     if found is None:
         found, far = _moments(who, x, y, weights, batch, eps, check)
     A = torch.where((found.single_x | found.single_y)[..., None, None], 0, found.A)

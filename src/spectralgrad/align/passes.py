@@ -22,7 +22,8 @@ from spectralgrad.linalg.solvers.threads import in_chunks
 _CHUNK = 32768  # points
 # log2 of sizes of points and sums of weights whose squared inverse, over the square of 16 eps, is no overflow.
 _RANGE = {torch.float64: 150, torch.float32: 40, torch.bfloat16: 40, torch.float16: 40}
-_COINCIDE = 4  # times eps times the distance of their mean from 0: points no further from it are one point
+COINCIDE = 4  # times eps times the distance of their mean from 0: points no further from it are one point
+COMPUTED = float(torch.finfo(torch.float64).eps)  # what the variance is rounded to
 _ONE_BY_ONE = 400  # torch.bmm takes products of fewer multiplications number by number
 
 
@@ -46,8 +47,7 @@ def coincide(mean: Tensor, furthest: Tensor, variance: Tensor, eps: float) -> Te
         variance: (*B,).
     """
     size = mean.square().sum(-1)
-    computed = float(torch.finfo(torch.float64).eps)
-    return (furthest <= (_COINCIDE * eps) ** 2 * size) | (variance <= (_COINCIDE * computed) ** 2 * size)  # not for NaN
+    return (furthest <= (COINCIDE * eps) ** 2 * size) | (variance <= (COINCIDE * COMPUTED) ** 2 * size)  # not for NaN
 
 
 def forward(x: Tensor, y: Tensor, w: Tensor | None, eps: float) -> Moments | None:

@@ -17,9 +17,9 @@ from torch import Tensor
 from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.linalg.calculus import evaluate
-from spectralgrad.linalg.choices import AUTO, polar_in_kernel
-from spectralgrad.linalg.polar import BySVD, factors_in_kernel, factors_on_host, rounding_unit
+from spectralgrad.kernels.small_svd import Polar
+from spectralgrad.linalg.choices import AUTO, polar_way
+from spectralgrad.linalg.polar import BySVD, by_svd, factors_in_kernel, factors_otherwise, rounding_unit
 from spectralgrad.linalg.svd import rounding
 from spectralgrad.validation import as_matrix, checking, require_flag
 
@@ -78,7 +78,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
 
 def nearest(who: str, A: Tensor, check: bool, *, special: bool, eps: float | None = None) -> Tensor:
     """`procrustes` of a matrix (*B, m, n), m >= n, that needs no checks but of its values; ``eps`` as in `BySVD`."""
-    return evaluate(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, 0.0 if check else None)
+    return by_svd(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, check)
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,9 @@ class _Nearest(BySVD):
 
     special: bool = False
 
-    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+    def factors(self, A: Tensor, check: bool) -> Polar:
         assert self.eps is not None
-        R, sigma, V = _factors(self.who, A, tolerance is not None, self.special, self.eps)
-        return R, R.clone(), sigma, V
+        return Polar(*_factors(self.who, A, check, self.special, self.eps))
 
 
 def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -100,9 +99,10 @@ def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -
 
 @opaque("nearest(str who, Tensor A, bool check, bool special, float eps) -> (Tensor, Tensor, Tensor)", _factors_fake)
 def _factors(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    if polar_in_kernel(A, AUTO):
+    way = polar_way(A, AUTO)
+    if way == "kernel":
         return factors_in_kernel(who, A, check, special=special, eps=eps, not_unique=device_counter(NOT_UNIQUE, A.device))
-    R, S, V = factors_on_host(who, A, AUTO, check, special)
+    R, S, V = factors_otherwise(who, A, AUTO, way, check, special=special)
     if S.shape[-1] > (1 if special else 0):
         last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
         count_on_device(NOT_UNIQUE, last <= rounding(S, eps).squeeze(-1))

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import ShapeError
+from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import widest
-from spectralgrad.linalg.scaling import cast
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 

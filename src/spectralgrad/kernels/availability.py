@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import jacobi, nvrtc, power, qr, spectral, svd, syev, tiles
+from . import jacobi, nvrtc, power, qr, small_svd, spectral, svd, syev, tiles
 
 
 class KernelStatus(NamedTuple):
@@ -21,7 +21,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
     Where a kernel does not run, or an input is larger than it takes, plain torch does the same work.
 
     >>> [found.name for found in status("meta") if not found.runs]
-    ['moments', 'affine', 'jacobi', 'syev', 'svd', 'spectral', 'power', 'whitening']
+    ['moments', 'affine', 'jacobi', 'syev', 'svd', 'spectral', 'power', 'clouds', 'whitening']
     >>> status("meta")[2].reason
     'needs a CUDA device, and this is meta'
     """
@@ -40,6 +40,7 @@ def status(device: torch.device | str) -> list[KernelStatus]:
         _status("svd", no_nvrtc, f"real matrices of up to {qr.LARGEST} columns or rows, or {svd.LARGEST} of both"),
         _status("spectral", no_nvrtc, f"real matrices up to n = {single}, in float64 {double}"),
         _status("power", no_nvrtc, f"real matrices up to n = {power_single}, in float64 {power_double}"),
+        _status("clouds", no_nvrtc, f"points of float32 with up to {small_svd.LARGEST} coordinates"),
         _status("whitening", no_nvrtc or no_triton, f"groups of up to {min(group, single)} channels"),
     ]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from . import nvrtc, spectral
 from .nvrtc import addresses
-from .spectral import Shape, shape
+from .spectral import MANY, Shape, shape
 
 
 class Cotangents(NamedTuple):
@@ -63,11 +63,12 @@ def pullback(
     w, V, gV = (x.contiguous() for x in (*pairs, of.gV))
     gw, given = (None if x is None else x.contiguous() for x in (of.gw, given))
     out, n, device = torch.empty_like(V), V.shape[-1], V.device.index
-    layout = shape(n, V.dtype.itemsize)
+    batch = V.numel() // (n * n)
+    layout = shape(n, V.dtype.itemsize, batch < MANY)
     kernel = _compiled(by.kind, scale_free, layout, rounding, V.dtype, device)
     with nvrtc.on_device(device):
         pointers = addresses(V, w, given, gw, gV, out)
-        kernel.launch(device, V.numel() // (n * n), layout.THREADS, *pointers, c_int(n), c_double(by.number))
+        kernel.launch(device, batch, layout.THREADS, *pointers, c_int(n), c_double(by.number))
     return out
 
 

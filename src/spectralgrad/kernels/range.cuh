@@ -20,7 +20,7 @@ struct PowerOfTwo {
 __device__ __forceinline__ real operator*(real x, PowerOfTwo power) { return x * power.first * power.second; }
 
 // *exponent, which all threads of a block share, becomes at least k + more for a k with |x| < 2^k for all numbers of x, and near
-// it. Zeros have none. Returns whether this thread met NaN or Inf; a barrier must follow.
+// it. Zeros have none. Returns whether this thread met NaN or Inf; a barrier must follow. All threads of a warp come here.
 __device__ __forceinline__ bool raise(int* exponent, const real* x, int count, int more, int threads) {
     real largest = 0;
     bool broken = false;
@@ -35,6 +35,8 @@ __device__ __forceinline__ bool raise(int* exponent, const real* x, int count, i
         frexp(largest, &own);
         own += more;
     }
-    atomicMax(exponent, own);
+    #pragma unroll
+    for (int step = 16; step > 0; step /= 2) own = max(own, __shfl_xor_sync(0xffffffffu, own, step));
+    if (threadIdx.x % 32 == 0) atomicMax(exponent, own);
     return broken;
 }

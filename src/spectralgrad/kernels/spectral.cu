@@ -48,15 +48,22 @@ __device__ __forceinline__ real log_ratio(real a, real b) {
     return ratio > real(0.5) ? log1p((a - b) / b) : -log(ratio);
 }
 
-__device__ __forceinline__ real difference(real x, real y, real alpha) {
-    const real a = fmax(x, y), b = fmin(x, y), gap = a - b;
+// An eigenvalue, as differences take it: inside the domain, with its square root where f has to do with that.
+struct Entry { real at, root; bool clamped; };
+
+__device__ __forceinline__ Entry entry(Value value) {
+    return {value.at, KIND == SQRT || KIND == INVERSE_SQRT ? sqrt(value.at) : real(0), value.clamped};
+}
+
+__device__ __forceinline__ real difference(const Entry& x, const Entry& y, real alpha) {
+    const real a = fmax(x.at, y.at), b = fmin(x.at, y.at), gap = a - b;
     switch (KIND) {
         case SQRT: {
-            const real sum = sqrt(a) + sqrt(b);
+            const real sum = x.root + y.root;
             return sum == 0 ? real(0) : 1 / sum;
         }
         case INVERSE_SQRT: {
-            const real p = sqrt(a), q = sqrt(b);
+            const real p = fmax(x.root, y.root), q = fmin(x.root, y.root);
             return -1 / (p * q * (p + q));
         }
         case POWER: {
@@ -149,6 +156,13 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     const real floor_1 = KIND == EXP ? real(floor) - scale_1.shift : bounded(real(floor) * to_1);
     for (int i = threadIdx.x; i < n; i += THREADS) l[i] = KIND == EXP ? w[i] - scale_1.shift : bounded(w[i] * to_1);
     __syncthreads();
+    const real tolerance = KIND == GIVEN ? real(0) : zero_tolerance(l, n);
+    for (int i = threadIdx.x; KIND != GIVEN && i < n; i += THREADS) {  // in the columns beside V, which no product reads
+        const Entry own = entry(clamp(l[i], tolerance, floor_1));
+        U[i * STRIDE + N] = own.at;
+        U[i * STRIDE + N + 1] = own.root;
+        U[i * STRIDE + N + 2] = own.clamped;
+    }
     real acc[TILE][TILE];
     const auto keep = [&](int i, int j, real x) { X[i * STRIDE + j] = x; };
     product(acc, n, X, U, nullptr);  // G V, G being symmetric
@@ -157,18 +171,21 @@ derivative(const real* __restrict__ V, const real* __restrict__ w, const real* _
     __syncthreads();
     product(acc, n, U, X, nullptr);  // V^T (G V)
     __syncthreads();
-    const real tolerance = KIND == GIVEN ? real(0) : zero_tolerance(l, n);
-    each(acc, [&](int i, int j, real x) {
+    each(acc, keep);
+    __syncthreads();
+    const auto at = [&](int i) { return Entry{U[i * STRIDE + N], U[i * STRIDE + N + 1], U[i * STRIDE + N + 2] != 0}; };
+    for (int k = threadIdx.x; k < N * N; k += THREADS) {  // all threads take part, not only the owners
+        const int i = k / N, j = k % N;
         real F = 0;
         if (KIND == GIVEN) {
             F = inside(given + matrix * n * n, n, i, j);
         } else if (i < n && j < n) {
-            const Value a = clamp(l[i], tolerance, floor_1), b = clamp(l[j], tolerance, floor_1);
-            F = a.clamped && b.clamped ? real(0) : difference(a.at, b.at, real(alpha));
+            const Entry a = at(i), b = at(j);
+            F = a.clamped && b.clamped ? real(0) : difference(a, b, real(alpha));
             if (FLOOR && a.clamped != b.clamped) F *= (a.at - b.at) / (l[i] - l[j]);
         }
-        X[i * STRIDE + j] = F * x;
-    });
+        X[i * STRIDE + j] *= F;
+    }
     __syncthreads();
     product(acc, n, X, Ut, nullptr);  // (F * E) V^T, F * E being symmetric
     __syncthreads();

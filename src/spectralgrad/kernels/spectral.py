@@ -15,6 +15,8 @@ from .buffers import Eigenpairs, Matrices, Memory
 from .nvrtc import Argument, addresses
 
 LARGEST = 128
+MANY = 128  # matrices: about as many as a GPU has multiprocessors
+_SOME_THREADS, _ALL_THREADS = 128, 1024  # of a block; as many as there are leave 64 registers for each
 _ONCE = c_double(1.0)
 _NOT_SCALED = (None, None)
 
@@ -60,16 +62,18 @@ class Shape(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def shape(n: int, size: int) -> Shape:
-    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes."""
+def shape(n: int, size: int, few: bool = False) -> Shape:
+    """The layout for matrices of ``n`` rows of numbers of ``size`` bytes; ``few``: they leave multiprocessors idle."""
     tile = 4 if n <= 64 else 8
     N = -(-n // tile) * tile
-    return Shape(N, tile, threads_of(N, tile), (3 * N * (N + 4) + N) * size + 4)
+    most = _ALL_THREADS if few and tile == 4 and size == 4 else _SOME_THREADS
+    return Shape(N, tile, threads_of(N, tile, most), (3 * N * (N + 4) + N) * size + 4)
 
 
-def threads_of(N: int, tile: int) -> int:
-    """Of a block: those that own a tile each, and for small matrices more, so that each loads a few numbers only."""
-    return max((N // tile) ** 2, min(128, -(-N * N // 64) * 32))
+def threads_of(N: int, tile: int, most: int = _SOME_THREADS) -> int:
+    """Of a block: those that own a tile each, and up to ``most``, so that each loads a few numbers only. Whole warps."""
+    owners = -(-((N // tile) ** 2) // 32) * 32
+    return max(owners, min(most, -(-N * N // 64) * 32))
 
 
 def defines(kind: str, border: str, floored: bool, layout: Shape, dtype: torch.dtype) -> dict[str, str | int | float]:
@@ -144,7 +148,7 @@ def launch_derivative(matrices: Matrices, of: MatrixFunction, G: Memory, out: Me
 def _launch(name: str, function: ScalarFunction, matrices: Matrices, arguments: list[Argument]) -> None:
     batch, n, like = matrices
     device = like.device.index
-    kernel, threads, numbers = _kernel(name, function, n, like.dtype, device)
+    kernel, threads, numbers = _kernel(name, function, n, like.dtype, device, batch < MANY)
     kernel.launch(device, batch, threads, *arguments, *numbers)
 
 
@@ -155,10 +159,10 @@ def _matrices(V: Tensor) -> Matrices:
 
 @lru_cache(maxsize=1024)
 def _kernel(
-    name: str, function: ScalarFunction, n: int, dtype: torch.dtype, device: int
+    name: str, function: ScalarFunction, n: int, dtype: torch.dtype, device: int, few: bool
 ) -> tuple[nvrtc.Kernel, int, tuple[Argument, ...]]:
     """The kernel, the threads of a matrix, and the numbers after the pointers."""
-    layout = shape(n, dtype.itemsize)
+    layout = shape(n, dtype.itemsize, few)
     kernel = _compiled(name, function.kind, function.border, function.floor is not None, layout, dtype, device)
     return kernel, layout.THREADS, (c_int(n), c_double(function.alpha), c_double(function.floor or 0.0))
 

@@ -45,6 +45,7 @@ Gradient = Rule | PowerIteration
 EigenSolver = Solver | PowerDeflation
 RootSolver = EigenSolver | NewtonSchulz
 Whitening = Literal["zca", "pca"]
+PolarWay = Literal["kernel", "planes", "svd"]
 
 # On CUDA: from how many matrices on the Jacobi kernel is faster than cuSOLVER's XsyevBatched, for n up to the number in
 # front; beyond the last n it never is. Measured on an H200; docs/speed.md has the times.
@@ -241,14 +242,15 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
     return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
 
 
-def polar_in_kernel(A: Tensor, solver: Solver) -> bool:
-    """Whether one kernel takes the polar factors of ``A`` (*B, m, n): of small real matrices on CUDA."""
-    return isinstance(solver, Auto) and not torch.compiler.is_compiling() and small_svd.runs_on(A)
-
-
-def polar_in_planes(A: Tensor, solver: Solver) -> bool:
-    """Whether the polar factors of ``A`` (*B, m, n) are taken all at once: of many 3 x 3 matrices on the CPU."""
-    return isinstance(solver, Auto) and planes.takes(A)
+def polar_way(A: Tensor, solver: Solver) -> PolarWay:
+    """How the polar factors of ``A`` (*B, m, n) are taken: those of small real matrices on CUDA in one kernel, those of many
+    3 x 3 matrices on the CPU all at once, others through singular vectors.
+    """
+    if not isinstance(solver, Auto):
+        return "svd"
+    if not torch.compiler.is_compiling() and small_svd.runs_on(A):
+        return "kernel"
+    return "planes" if planes.takes(A) else "svd"
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:

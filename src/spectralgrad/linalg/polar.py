@@ -14,26 +14,32 @@ not unique, contribute nothing.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import DefinitenessError
+from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
 from . import planes
-from .calculus import AtScale1, evaluate
-from .choices import AUTO, for_polar, polar_in_kernel, polar_in_planes
+from .calculus import AtScale1, call, composed_gradients, evaluate, in_transform, is_constant, is_plain_backward
+from .choices import AUTO, PolarWay, for_polar, polar_way
+from .moves import cast, moved
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
 from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import are_ordinary, at_hand, cast, exponent, in_batched_backward, moved, shifted
+from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, singular_triplets
 
@@ -114,19 +120,23 @@ class BySVD(_Polar):
     eps: float | None = None  # what rounding is relative to; None: that of the dtype
 
     def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        check = tolerance is not None
-        if polar_in_kernel(A, self.solver):
-            Q, S, V = factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
-        else:
-            Q, S, V = factors_on_host(self.who, A, self.solver, check)
+        Q, S, V = self.factors(A, tolerance is not None)
         return Q, Q.clone(), S, V
 
+    def factors(self, A: Tensor, check: bool) -> small_svd.Polar:
+        """Q, S and V; ``check`` allows to look at values."""
+        way = polar_way(A, self.solver)
+        if way == "kernel":
+            return factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
+        return factors_otherwise(self.who, A, self.solver, way, check, special=False)
+
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
-        return _in_kernel(factors[0])
+        return _derivative_kernel(factors[0]) is not None
 
     def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
-        if _in_kernel(factors[0]) and type(E) is Tensor and not in_batched_backward(E):
-            return small_svd.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
+        kernel = _derivative_kernel(factors[0])
+        if kernel is not None and type(E) is Tensor and not in_batched_backward(E):
+            return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         if planes.takes(E) and all(map(at_hand, factors)):
             return planes.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
@@ -151,6 +161,33 @@ class BySVD(_Polar):
         return matmul(V * S.unsqueeze(-2), V.mH)
 
 
+def by_svd(potential: BySVD, A: Tensor, check: bool) -> Tensor:
+    """`evaluate`; where a kernel takes the derivative, a node without what other ways need, if nothing looks into it."""
+    if check or in_transform() or _derivative_kernel(A) is None:
+        return evaluate(potential, A, 0.0 if check else None)
+    if is_constant(A):
+        return potential.factors(A, False).Q
+    return call(_InKernel, A, potential)  # type: ignore[no-any-return]
+
+
+class _InKernel(Function):
+    @staticmethod
+    def forward(ctx: Any, A: Tensor, potential: BySVD) -> Tensor:
+        factors = potential.factors(A, False)
+        ctx.potential = potential
+        ctx.save_for_backward(A, *factors)
+        return factors.Q
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        A, *factors = ctx.saved_tensors
+        kernel = _derivative_kernel(A)
+        if kernel is not None and is_plain_backward(grad):
+            return kernel(small_svd.Polar(*factors), grad, rounding_unit(grad, ctx.potential.eps)), None
+        plain = partial(evaluate, ctx.potential, tolerance=None)
+        return *composed_gradients([True], plain, (A,), (grad,)), None
+
+
 def factors_in_kernel(
     who: str, A: Tensor, check: bool, *, special: bool, eps: float, not_unique: Tensor | None = None
 ) -> small_svd.Polar:
@@ -160,9 +197,9 @@ def factors_in_kernel(
     return small_svd.polar(A, special, eps, device_counter("nonfinite_input", A.device), not_unique)
 
 
-def factors_on_host(who: str, A: Tensor, solver: Solver, check: bool, special: bool = False) -> small_svd.Polar:
+def factors_otherwise(who: str, A: Tensor, solver: Solver, way: PolarWay, check: bool, *, special: bool) -> small_svd.Polar:
     """The same without that kernel, and without a count."""
-    if polar_in_planes(A, solver) and (found := planes.polar(A, special)) is not None:
+    if way == "planes" and (found := planes.polar(A, special)) is not None:
         factors, poor = found
         if bool(poor.any()):
             for all_of_it, some in zip(factors, _by_svd(who, A[poor], solver, check, special), strict=True):
@@ -173,6 +210,10 @@ def factors_on_host(who: str, A: Tensor, solver: Solver, check: bool, special: b
 
 def _by_svd(who: str, A: Tensor, solver: Solver, check: bool, special: bool) -> small_svd.Polar:
     U, S, Vh = decompose_svd(who, A, solver, check)
+    if special and polar_kernel.runs_on(U):
+        factors = small_svd.Polar(matmul(U, Vh), S, Vh.mH.contiguous())
+        polar_kernel.turn(factors)
+        return factors
     if special:
         d = torch.linalg.det(matmul(U, Vh)).sign().unsqueeze(-1)  # (*B, 1); NaN stays
         U = torch.cat([U[..., :-1], U[..., -1:] * d.unsqueeze(-1)], -1)
@@ -185,8 +226,13 @@ def rounding_unit(A: Tensor, eps: float | None) -> float:
     return float(torch.finfo(A.dtype).eps) if eps is None else eps
 
 
-def _in_kernel(Q: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and small_svd.runs_on(Q)
+def _derivative_kernel(Q: Tensor) -> Callable[[small_svd.Polar, Tensor, float], Tensor] | None:
+    """What takes the derivative of polar factors like ``Q`` (*B, m, n) on a GPU; None leaves it to plain torch."""
+    if torch.compiler.is_compiling():
+        return None
+    if small_svd.runs_on(Q):
+        return small_svd.derivative
+    return polar_kernel.derivative if polar_kernel.runs_on(Q) else None
 
 
 @dataclass(frozen=True)
@@ -257,7 +303,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = evaluate(BySVD("polar", choice.solver), X, 0.0 if check else None)
+        Q = by_svd(BySVD("polar", choice.solver), X, check)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:

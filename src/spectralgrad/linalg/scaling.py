@@ -6,29 +6,14 @@ that would overflow becomes the largest number with its sign.
 
 import cmath
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.kernels import scale
 from spectralgrad.validation import is_transformed
 
-_REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
-_SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
-_TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
-
-
-def apply(function: type[Function], *args: Any) -> Any:
-    """``function.apply(*args)``, less the 60 us for which it inspects the signature of ``forward``.
-
-    Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and the call below.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(*args)
-    return super(Function, function).apply(*args)  # type: ignore[misc]
 
 
 def largest_number(x: Tensor) -> float:
@@ -86,113 +71,6 @@ def bounded(x: Tensor, limit: float | None = None) -> Tensor:
         return torch.complex(bounded(x.real, limit), bounded(x.imag, limit))
     limit = largest_number(x) if limit is None else limit
     return x.clamp(-limit, limit)
-
-
-def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """x in another precision; here and in every derivative, what overflows becomes the largest number."""
-    if x.dtype == dtype:
-        return x
-    result: Tensor = apply(_Cast if torch.compiler.is_compiling() else _CastFunc, x, dtype)
-    return result
-
-
-def moved(x: Tensor, k: Tensor) -> Tensor:
-    """`shifted`; in every derivative too, what overflows becomes the largest number."""
-    result: Tensor = apply(_Moved if torch.compiler.is_compiling() else _MovedFunc, x, k)
-    return result
-
-
-def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room.
-
-    They are shorter than they should be there, and of the right direction.
-    """
-    near = moved(x, k.clamp(max=most))
-    return (near - near.detach()) + moved(x.detach(), k)
-
-
-def held(x: Tensor, bits: int = 128) -> Tensor:
-    """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
-
-    Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number. In float32 an eighth of
-    the bits, as it has an eighth of the exponents.
-    """
-    result: Tensor = apply(_Held if torch.compiler.is_compiling() else _HeldFunc, x, bits)
-    return result
-
-
-class _Moved(Function):  # twice, for torch.compile and for the rest: see calculus.py
-    @staticmethod
-    def forward(x: Tensor, k: Tensor) -> Tensor:
-        return shifted(x, k)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return moved(grad, *ctx.saved_tensors), None
-
-
-class _MovedFunc(_Moved):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return moved(tangent, *ctx.saved_tensors)
-
-
-class _Held(Function):  # twice, for torch.compile and for the rest: see calculus.py
-    @staticmethod
-    def forward(x: Tensor, bits: int) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.bits = inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return held(bounded(grad, largest_number(grad) / 2 ** (ctx.bits * _SHARE[grad.real.dtype])), _TWICE), None
-
-
-class _HeldFunc(_Held):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return held(tangent, ctx.bits)
-
-
-class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
-    @staticmethod
-    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
-        if x.is_complex():
-            return torch.complex(*(_Cast.forward(part, _REAL[dtype]) for part in (x.real, x.imag)))
-        largest = torch.finfo(dtype).max
-        if largest >= largest_number(x):
-            return x.to(dtype)
-        return (x.clamp(-largest, largest) + (x - x)).to(dtype)  # NaN and Inf become NaN, as in `shifted`
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.given, ctx.dtype = inputs[0].dtype, inputs[1]
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return cast(grad, ctx.given), None
-
-
-class _CastFunc(_Cast):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return cast(tangent, ctx.dtype)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
-        return _CastFunc.apply(x, dtype), dims[0]
 
 
 def are_ordinary(like: Tensor, *exponents: Tensor) -> bool:

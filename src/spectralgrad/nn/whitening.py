@@ -72,7 +72,7 @@ class Whitening(Normalizer):
         W, pullback, basis = with_pullback(
             "inv_sqrtm", C, InverseSqrt(self.eps), solver, asymmetry_tolerance(C), self._start(C.shape, C.device, C.dtype)
         )
-        self.last_basis = basis if self.warm_start and jacobi.runs_on(C) else None
+        self._remember_basis(basis if jacobi.runs_on(C) else None)
         twice = 2 / max(samples, 1)  # a spectral function's derivative is symmetric
         running = covariance if self.running == "covariance" else W
         return BatchMap(W, covariance, {f"running_{self.running}": running}, lambda dW: pullback(dW).mul_(twice))
@@ -98,7 +98,15 @@ class Whitening(Normalizer):
         return self._start((self.groups, self.group_size, self.group_size), input.device, torch.float32)
 
     def remember_step(self, step: WhitenedStep) -> None:
-        self.last_basis = step.of_groups(step.kept.V) if self.warm_start else None
+        self._remember_basis(step.of_groups(step.kept.V) if self.warm_start else None)
+
+    def _remember_basis(self, V: Tensor | None) -> None:
+        """Keep these eigenvectors, in the memory of the last ones: a CUDA graph of the step reads there what it wrote."""
+        if not self.warm_start or V is None:
+            self.last_basis = None
+            return
+        kept = self._start(V.shape, V.device, V.dtype)
+        self.last_basis = V.clone() if kept is None or kept.is_inference() else kept.copy_(V)
 
     def _start(self, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The eigenvectors of the last step, if they fit."""

@@ -15,9 +15,10 @@ left, divided by A: wrong digits in the gradient for an A much smaller than B. S
 import torch
 from torch import Tensor
 
+from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import exponent, moved, moved_last
+from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import require_flag
 
 from .inputs import Metric, as_pair, require_metric, returned, widened

@@ -11,8 +11,8 @@ C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and
 import torch
 from torch import Tensor
 
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import moved
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, LinAlgError, OptionError, ShapeError
+from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import hermitian_part
 from spectralgrad.linalg.products.iteration import product_dtype
 from spectralgrad.linalg.scalars import require_not_negative, require_positive
-from spectralgrad.linalg.scaling import cast, exponent, shifted
+from spectralgrad.linalg.scaling import exponent, shifted
 from spectralgrad.validation import (
     as_given,
     as_matrix,

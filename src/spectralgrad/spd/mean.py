@@ -15,8 +15,9 @@ from torch import Tensor
 
 from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.calculus import is_constant
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
-from spectralgrad.linalg.scaling import exponent, moved
+from spectralgrad.linalg.scaling import exponent
 
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS

@@ -12,9 +12,10 @@ from torch import Tensor
 from spectralgrad.linalg.calculus import directional, evaluate
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.functions import Spectral
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Scalar, Sqrt
-from spectralgrad.linalg.scaling import exponent, moved
+from spectralgrad.linalg.scaling import exponent
 
 LOG_2 = math.log(2.0)
 _ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared

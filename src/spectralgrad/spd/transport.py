@@ -9,8 +9,8 @@ Bures has no closed form: its transport is the solution of a differential equati
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import moved
 
 from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
 from .spectra import congruent, exp_along, expanded, inverse_sqrt, log, log_along, near_scale, sqrt, to_scale_1

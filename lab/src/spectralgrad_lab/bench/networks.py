@@ -9,8 +9,10 @@ from dataclasses import replace
 from functools import lru_cache
 
 import torch
+from torch.nn import Module
 from torch.nn.functional import cross_entropy
 
+from spectralgrad.nn import DecorrelatedBatchNorm2d
 from spectralgrad_lab.models.build import build
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.training.treatments import treat_step, treat_weight
@@ -25,13 +27,16 @@ from .rows import Row, quartiles
 ADDS = {"SVD-PI": "svd-pi", "PI": "pi"}  # what is said of these is the milliseconds that they add
 BASE = Trial(data="cifar10", model="resnet18")
 UNTREATED = "whitening alone"
+WARM = "warm start"
 
 
 def time_networks(case: Case, device: torch.device, effort: Effort) -> list[Row]:
     """Time of a step with what ``case.kind`` names over that without, or the milliseconds that it adds."""
     trial = _trial(case)
     plain, name = (replace(trial, treatments=()), UNTREATED) if trial.treatments else (BASE, BATCH_NORM)
-    ours, baseline = (_step(one, case.function, case.shape, case.width, device) for one in (trial, plain))
+    warm = WARM in case.kind
+    ours = _step(trial, case.function, case.shape, case.width, device, warm)
+    baseline = _step(plain, case.function, case.shape, case.width, device)
     times = measure(ours, (name, baseline), {}, device, effort)
     row = timed_row(case, times, name, at_least=False)
     if case.kind in ADDS:
@@ -48,18 +53,21 @@ def _added(row: Row, times: Times, baseline: str) -> Row:
 def _trial(case: Case) -> Trial:
     if case.kind in ADDS:
         return replace(BASE, layer="zca", method=ADDS[case.kind], d=case.d, iterations=19, eps=1e-4)
-    if case.kind in ("one", "all"):
-        return replace(BASE, layer="zca", method="exact", d=case.d, where="first" if case.kind == "one" else "all")
+    where = {"one": "first", "all": "all"}.get(case.kind.removesuffix(f", {WARM}"))
+    if where is not None:
+        return replace(BASE, layer="zca", method="exact", d=case.d, where=where)
     return replace(BASE, layer="zca", method="exact", d=case.d, treatments=tuple(case.kind.split(" + ")))
 
 
 @lru_cache(maxsize=2)  # the baseline of the next case, mostly
-def _step(trial: Trial, way: str, shape: tuple[int, ...], width: int, device: torch.device) -> Call:
+def _step(trial: Trial, way: str, shape: tuple[int, ...], width: int, device: torch.device, warm: bool = False) -> Call:
     images = [normal(*shape, device=device, seed=seed) for seed in range(SETS)]
     labels = torch.arange(shape[0], device=device) % CLASSES
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         net = build(replace(trial, width=width), CLASSES, *shape[1:3]).to(device)
+    if warm:
+        _start_warm(net)
     treat_weight(net, trial)
     half = way != "eager float32"
     if half:
@@ -79,6 +87,12 @@ def _step(trial: Trial, way: str, shape: tuple[int, ...], width: int, device: to
         optimizer.step()
 
     return _captured(step, images) if way == "graph" else step
+
+
+def _start_warm(net: Module) -> None:
+    for layer in net.modules():
+        if isinstance(layer, DecorrelatedBatchNorm2d):
+            layer.warm_start = True
 
 
 def _captured(step: Call, images: list[torch.Tensor]) -> Call:

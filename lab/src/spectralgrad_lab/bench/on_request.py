@@ -114,7 +114,8 @@ def _polar(targets: dict[tuple[int, int], float]) -> list[Case]:
 
 
 def _networks(wanted: dict[tuple[str, str, int], float | None], shape: tuple[int, ...], width: int = 64) -> list[Case]:
-    """By (way, what is inside, d): one norm whitened, or all; power iterations; or treatments of the first convolution."""
+    """By (way, what is inside, d): one norm whitened, or all, from the last step's eigenvectors too; power iterations; or
+    treatments of the first convolution."""
     return [
         Case("networks", d, shape[0], target, shape, width, function=way, kind=kind, patience=3.0)
         for (way, kind, d), target in wanted.items()
@@ -148,6 +149,7 @@ NETWORKS: dict[tuple[str, str, int], float | None] = {
     ("graph", "one", 64): None,
     ("graph", "all", 16): 1.35,
     ("graph", "all", 64): 2.4,
+    ("graph", "all, warm start", 64): None,
     ("graph", "SVD-PI", 16): 2.0,
     ("graph", "SVD-PI", 64): 8.0,
     ("graph", "PI", 16): 2.0,
@@ -210,7 +212,9 @@ GPU_QUICK = [
     *_power((16,)),
     *_svd({(256, 64, 64): 300.0}),
     *_polar({(1_000_000, 3): 3.0}),
-    *_networks({("graph", "one", 4): None, ("graph", "NOG", 4): 1.1}, (8, 3, 8, 8), width=8),
+    *_networks(
+        {("graph", "one", 4): None, ("graph", "all, warm start", 4): None, ("graph", "NOG", 4): 1.1}, (8, 3, 8, 8), width=8
+    ),
     *_uses({32: 16}, {100_000: 10.0}, (100, 256), None),
     *_settings((16,)),
 ]

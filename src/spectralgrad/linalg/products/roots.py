@@ -26,8 +26,9 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import is_transformed, require_hermitian
 
 from ..calculus import AtScale1, evaluate
+from ..moves import cast, moved
 from ..precision import hermitian_part, matmul
-from ..scaling import are_ordinary, at_hand, cast, exponent, moved, shifted
+from ..scaling import are_ordinary, at_hand, exponent, shifted
 from .iteration import (
     TAIL,
     UNCONVERGED,
