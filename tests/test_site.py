@@ -14,7 +14,7 @@ from types import ModuleType
 from xml.etree import ElementTree
 
 import pytest
-from parts import docstrings, examples, links, navigation, reference
+from parts import docstrings, examples, links, mathml, navigation, reference
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -214,6 +214,69 @@ def test_an_example_has_its_docstring_code_and_picture(tmp_path: Path) -> None:
     assert "(/figures/examples/two_words.svg)" in examples.section(program, figures)
 
 
+def formula(inside: str) -> str:
+    """What becomes of a line of MathML, without the element around it."""
+    row = mathml.tidied(ElementTree.fromstring(f"<mrow>{inside}</mrow>"))
+    return ElementTree.tostring(row, encoding="unicode").removeprefix("<mrow>").removesuffix("</mrow>")
+
+
+THIN = '<mspace width="0.167em" />'
+FENCED = '<mo fence="true" stretchy="{}">|</mo>{}<mo fence="true" stretchy="{}">|</mo>'
+SET = {
+    "a slash": ("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>'),
+    "a sign": ("<mo>(</mo><mo>−</mo><mi>a</mi>", '<mo>(</mo><mo form="prefix">−</mo><mi>a</mi>'),
+    "a difference": ("<mi>b</mi><mo>−</mo><mi>a</mi>", "<mi>b</mi><mo>−</mo><mi>a</mi>"),
+    "a name": ("<mi>a</mi><mi>log</mi><mi>b</mi>", f"<mi>a</mi>{THIN}<mi>log</mi>{THIN}<mi>b</mi>"),
+    "a name and a bracket": ("<mi>log</mi><mo>(</mo><mi>b</mi>", "<mi>log</mi><mo>(</mo><mi>b</mi>"),
+    "an operator": ("<mi>a</mi><mo>max</mo><mi>b</mi>", f"<mi>a</mi>{THIN}<mi>max</mi>{THIN}<mi>b</mi>"),
+    "a product": ("<mi>a</mi><mi>b</mi>", "<mi>a</mi><mi>b</mi>"),
+    "a prime": ("<msup><mi>f</mi><mi>′</mi></msup>", '<mrow><mi>f</mi><mo lspace="0" rspace="0">′</mo></mrow>'),
+    "a power": ("<msup><mi>f</mi><mi>k</mi></msup>", "<msup><mi>f</mi><mi>k</mi></msup>"),
+    "a hat": ("<mover><mi>E</mi><mo>^</mo></mover>", "<mover><mi>E</mi><mo>ˆ</mo></mover>"),
+    "low bars": (FENCED.format("true", "<mi>a</mi>", "true"), FENCED.format("false", "<mi>a</mi>", "false")),
+    "high bars": (FENCED.format("true", "<mfrac />", "true"), FENCED.format("true", "<mfrac />", "true")),
+}
+
+
+@pytest.mark.parametrize("case", SET)
+def test_a_formula_is_set_as_tex_would_set_it(case: str) -> None:
+    given, wanted = SET[case]
+    assert formula(given) == wanted
+
+
+@needs_sphinx
+def test_a_formula_stays_with_the_stop_after_it() -> None:
+    from parts.formulas import kept_together, mathml
+
+    a, block = mathml("a", "inline"), mathml("a", "block")
+    for text in (f"({a})", f"{a}.", f"{a}),"):
+        assert kept_together(f"<p>of {text} b</p>") == f'<p>of <span class="together">{text}</span> b</p>'
+    for text in (a, f"{a} .", f"{block}."):
+        assert kept_together(f"<p>of {text} b</p>") == f"<p>of {text} b</p>"
+
+
+@needs_sphinx
+def test_the_typeface_of_formulas_has_their_signs_and_says_whose_it_is() -> None:
+    import io
+
+    from fontTools.ttLib import TTFont
+    from parts import typeface
+
+    assert doctest.testmod(typeface).failed == 0
+    made = typeface.reduced({"a", "≤", "√", "("})
+    font = TTFont(io.BytesIO(made))
+    assert {*map(ord, "a≤√("), 0x1D44E} <= set(font.getBestCmap())  # 0x1D44E: the slanted a, which a browser takes
+    assert not set(map(ord, "b+∑")) & set(font.getBestCmap())
+    variants = font["MATH"].table.MathVariants
+    root = variants.VertGlyphConstruction[variants.VertGlyphCoverage.glyphs.index(font.getBestCmap()[ord("√")])]
+    assert len(root.MathGlyphVariantRecord) == typeface.HEIGHTS
+    assert root.GlyphAssembly is None
+    assert len(font.getGlyphOrder()) > 20  # brackets and roots of several heights
+    assert "Open Font License" in font["name"].getDebugName(13)
+    assert typeface.reduced({"a", "≤", "√", "("}) == made
+    assert "https://scripts.sil.org/OFL" in typeface.sheet({"a"})
+
+
 @needs_sphinx
 @pytest.mark.parametrize("text", ["loewner.md", "../loewner.md", "rules/exact.md", "see loewner.md", "loewner.html"])
 def test_a_link_named_after_a_file_is_recognised(text: str) -> None:
@@ -257,6 +320,8 @@ def test_the_site_is_built_without_a_warning_and_twice_the_same(tmp_path: Path) 
         html = first[str(page.relative_to(DOCS).with_suffix(".html"))].decode()
         assert f'id="{name}"' in html, name
     assert b"<math" in first["loewner.html"]
+    assert b'href="_static/formulas.css' in first["loewner.html"]
+    assert b"font/woff;base64," in first["_static/formulas.css"]
     assert make(str(site)).returncode == 0
     assert contents(site) == first
     assert [path.name for path in tmp_path.iterdir()] == ["site"]

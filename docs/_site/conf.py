@@ -24,6 +24,7 @@ extensions = [
     "parts.sources",
     "parts.titles",
     "parts.formulas",
+    "parts.typeface",
 ]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3  # links to headings, as a forge makes them

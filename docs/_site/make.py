@@ -12,7 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PACKAGES = {"sphinx": "sphinx", "myst_parser": "myst-parser", "furo": "furo", "latex2mathml": "latex2mathml"}
+PACKAGES = {
+    "sphinx": "sphinx",
+    "myst_parser": "myst-parser",
+    "furo": "furo",
+    "latex2mathml": "latex2mathml",
+    "ziamath": "ziamath",
+    "fontTools": "fonttools",
+}
 MARK = "spectralgrad-site"  # a file that says that the folder is ours, and may be replaced
 sys.path.insert(0, str(HERE))
 

@@ -11,6 +11,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
 from support import cases
+from support.precision import matmul_precision
 
 CHANNELS, MANY = 16, 100_000
 ACCURATE = 1e-6  # relative, in float32, whatever the flags say
@@ -19,15 +20,9 @@ ACCURATE = 1e-6  # relative, in float32, whatever the flags say
 @contextmanager
 def medium() -> Iterator[None]:
     """float32 products may be taken in bf16."""
-    owners = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
-    before = [owner.fp32_precision for owner in owners]
-    torch.set_float32_matmul_precision("medium")
-    try:
+    with matmul_precision("medium"):
         yield
         assert torch.get_float32_matmul_precision() == "medium"
-    finally:
-        for owner, value in zip(owners, before, strict=True):
-            owner.fp32_precision = value
 
 
 def autocast() -> AbstractContextManager[None]:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 import spectralgrad as sg
 from support import cases
-from support.gpu import captured, error, matmul_precision, no_host_wait
+from support.gpu import captured, error, no_host_wait
+from support.precision import matmul_precision
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]  # torch's compiler warns about TF32
 

@@ -12,6 +12,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.linalg.precision import hermitian_part, is_reduced, matmul, sandwich
 from support import cases
+from support.precision import matmul_precision
 
 FLOAT32 = cases.eps(torch.float32)
 
@@ -39,13 +40,6 @@ def restored(*owners: Any) -> Iterator[None]:
     finally:
         for owner, value in zip(owners, before, strict=True):
             owner.fp32_precision = value
-
-
-@contextmanager
-def matmul_precision(level: str) -> Iterator[None]:
-    with restored(torch.backends.mkldnn.matmul, torch.backends.cuda.matmul):
-        torch.set_float32_matmul_precision(level)
-        yield
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from spectralgrad.nn.coloring import WhitenColor2d
 from spectralgrad.nn.functional import color_transfer, whiten_color
 from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, generator, ident, random, relative_error
 from support.marks import slow_but
+from support.precision import matmul_precision
 
 torch.set_num_threads(1)
 
@@ -386,13 +387,8 @@ def test_half_precision_is_computed_in_float32(name, dtype):
 def test_autocast_and_flags_cost_no_digits(name):
     layer = WhitenColor2d(**LAYERS[name])
     expected = layer(CONTENT.double(), STYLE.double())
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            y = layer(CONTENT, STYLE)
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with matmul_precision("medium"), torch.autocast("cpu", dtype=torch.bfloat16):
+        y = layer(CONTENT, STYLE)
     assert y.dtype == torch.float32
     assert relative_error(y, expected) < 2e-5
 

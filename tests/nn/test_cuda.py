@@ -13,7 +13,8 @@ import spectralgrad as sg
 from spectralgrad.kernels import whitening_ops
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenoise2d, WhitenColor2d
 from support import cases
-from support.gpu import captured, error, matmul_precision
+from support.gpu import captured, error
+from support.precision import matmul_precision
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]  # torch's compiler warns about TF32
 

@@ -1,8 +1,8 @@
 """Decorrelated batch normalisation: what it computes and its gradients. What it shares with PCADenoise: test_statistics."""
 
 import runpy
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, DecorrelatedBatchNorm3d
 from support import cases
 from support.features import Counting, Layer, Make, correlated, duplicates, few, gradient, images, one_direction, rows
+from support.precision import matmul_precision
 
 # References in plain torch, for float64.
 
@@ -241,20 +242,8 @@ def test_the_analytic_gradient_fails() -> None:
 # Precision flags
 
 
-@contextmanager
-def medium() -> Iterator[None]:
-    owners = (torch.backends.mkldnn.matmul, torch.backends.cuda.matmul)
-    before = [owner.fp32_precision for owner in owners]
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        for owner, value in zip(owners, before, strict=True):
-            owner.fp32_precision = value
-
-
 FLAGS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "medium": medium,
+    "medium": partial(matmul_precision, "medium"),
     "autocast": partial(torch.autocast, "cpu", dtype=torch.bfloat16),
 }
 

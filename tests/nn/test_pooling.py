@@ -20,6 +20,7 @@ from spectralgrad.nn.functional import covariance_pool
 from spectralgrad.nn.pooling import CovariancePool2d
 from support.cases import BOUNDED_RULES, GRADIENTS, SOLVERS, ident, random, relative_error
 from support.marks import slow_but
+from support.precision import matmul_precision
 from support.products import Products
 
 torch.set_num_threads(1)
@@ -599,14 +600,9 @@ def test_flags_and_autocast_cost_no_digits(shape, solver):
     x, G = maps(*shape, dtype=torch.float32), random(2, shape[1], shape[1], seed=3)
     options = {"output": "matrix", "solver": solver}
     expected, expected_gradient = covariance_pool(x.double(), **options), gradient(x.double(), G, **options)
-    before = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert relative_error(covariance_pool(x, **options), expected) < 5e-6
-            assert relative_error(gradient(x, G, **options), expected_gradient) < 2e-5
-    finally:
-        torch.set_float32_matmul_precision(before)
+    with matmul_precision("medium"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert relative_error(covariance_pool(x, **options), expected) < 5e-6
+        assert relative_error(gradient(x, G, **options), expected_gradient) < 2e-5
 
 
 @each_layer

@@ -15,6 +15,7 @@ from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeEr
 from spectralgrad.orthogonal import orthogonal_weight, spectral_norm
 from support.cases import random, relative_error, rotation
 from support.marks import slow_but
+from support.precision import matmul_precision
 
 # Square, tall with m <= 2k and m > 2k, wide both ways; every kind of convolution.
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -340,14 +341,9 @@ def test_weight_does_not_see_autocast_or_matmul_flags(treatment: str) -> None:
     layer = TREATMENTS[treatment](nn.Conv2d(3, 64, 3))
     original(layer).data += 0.1 * random(64, 3, 3, 3).float()
     W = layer.weight.detach()
-    precision = torch.get_float32_matmul_precision()
-    try:
-        torch.set_float32_matmul_precision("medium")
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            assert torch.equal(layer.weight, W)
-            assert layer(torch.zeros(1, 3, 4, 4)).dtype == torch.bfloat16  # control: autocast is on
-    finally:
-        torch.set_float32_matmul_precision(precision)
+    with matmul_precision("medium"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(layer.weight, W)
+        assert layer(torch.zeros(1, 3, 4, 4)).dtype == torch.bfloat16  # control: autocast is on
 
 
 @pytest.mark.cuda

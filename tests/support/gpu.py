@@ -30,16 +30,6 @@ def no_host_wait() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@contextmanager
-def matmul_precision(name: str) -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(name)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 def captured(call: Callable[[], T]) -> tuple[T, T, Callable[[], None]]:
     """What the last of three eager calls on a stream of their own gave, what a CUDA graph of the call writes, its replay."""
     stream = torch.cuda.Stream()

@@ -84,11 +84,11 @@ def is_ordinary(x: Tensor, dims: int = 2) -> bool:
     if x.numel() == 0:
         return True
     largest = torch.linalg.vector_norm(x, math.inf, tuple(range(-dims, 0)))  # (*B,)
-    low, high = (bound.item() for bound in torch.aminmax(largest))
+    low, high = largest.min().item(), largest.max().item()  # aminmax has no forward mode in torch 2.10
     if low == 0:
         low = torch.where(largest > 0, largest, 1).min().item()
     limit = 2.0 ** _ORDINARY[largest.dtype]
-    return 1 / limit <= low and high <= limit
+    return bool(1 / limit <= low and high <= limit)
 
 
 def at_hand(x: Tensor) -> bool:
