@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import typer
 
+from spectralgrad_lab.artifacts.registry import find
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.cli.app import app
-from spectralgrad_lab.cli.bars import Lines, label
+from spectralgrad_lab.cli.bars import Lines, label, places
 from spectralgrad_lab.cli.train import sentences
 from spectralgrad_lab.deadline import OutOfTime
 from spectralgrad_lab.records.outcome import Outcome
@@ -63,6 +64,30 @@ def test_lines_tell_of_each_end_and_of_what_runs() -> None:
         f"pami-table4 [2/3] {label(second)}: finished, converged, test error 4.44 % (best epoch 4.20 %), 12 s",
         f"pami-table4 [3/3] {label(third)}: failed: the gradient is not finite, 1 s",
     ]
+
+
+def test_lines_name_a_training_by_its_place_and_say_converged_only_where_that_is_judged() -> None:
+    """SVD-PI and SVD-PI, two-sided have the same layer, method and d; and smoke's tables say «not judged»."""
+    spec = find("pami-table4")
+    assert spec.entries is not None
+    names = places(spec.entries("smoke"))
+    assert len(set(names.values())) == len(names) == len(spec.trials("smoke"))
+    told: list[str] = []
+    two_sided = next(trial for trial, name in names.items() if name == "SVD-PI, two-sided, d = 16, seed 0")
+    with Lines(1, "pami-table4", write=told.append, names=names, judged=spec.is_judged("smoke")) as lines:
+        lines(Event(two_sided, 2, OUTCOME))
+    [line] = told
+    assert line.endswith("SVD-PI, two-sided, d = 16, seed 0: finished, test error 4.44 % (best epoch 4.20 %), 12 s")
+
+
+def test_what_the_same_command_has_just_trained_is_not_told_as_recorded_before(tmp_path: Path, capsys: Captured) -> None:
+    command = ["run", "nips19-table4c", "nips19-table4b", "--records", str(tmp_path / "r"), "--device", "cpu"]
+    assert main([*command, "--row", "2"]) == 0
+    told = capsys.readouterr()
+    assert "not run again" not in told.out
+    assert "2 artifacts [2/2] nips19-table4b 2, seed 0: finished, test error" in told.err
+    assert main([*command, "--row", "2"]) == 0
+    assert capsys.readouterr().out.count("1 of 1 trainings recorded on 20") == 2
 
 
 def test_without_a_terminal_a_run_tells_of_its_trainings(tmp_path: Path, capsys: Captured) -> None:

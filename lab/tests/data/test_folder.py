@@ -410,6 +410,17 @@ def test_wrong_words_are_named(root: Path) -> None:
 TRIAL = Trial(data="folder", model="resnet18", width=4, epochs=2, batch=8, milestones=())
 
 
+def test_a_wrong_number_of_workers_is_told_before_anything_is_recorded(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an epoch it would be a failed training, for ever."""
+    monkeypatch.setenv(WORKERS, "many")
+    store, trial = Store(tmp_path / "records"), Trial(data="folder", model="resnet18", width=4, epochs=1, batch=2)
+    with pytest.raises(OptionError, match=f"{WORKERS}.*whole number"):
+        run_trial(trial, store, data=root, device="cpu")
+    assert store.trials() == []
+
+
 def test_a_network_is_trained_on_a_folder_and_goes_on_where_it_was(root: Path, tmp_path: Path) -> None:
     from spectralgrad_lab.deadline import Deadline, OutOfTime
 

@@ -55,6 +55,19 @@ def test_the_answer_names_what_failed_what_is_best_and_what_is_clear(store: Stor
     assert "Clearly below BN seed by seed: SVD, d = 4 (-2.00)." in said
 
 
+def test_what_has_not_been_run_is_not_told_as_trained(store: Store) -> None:
+    """Of three seeds one, of two rows one: neither «3 seeds a cell» nor batch norm."""
+    for entry in grid(("BN", "SVD"), (4, 8), 1):
+        if entry.row == "SVD":
+            train(store, entry.trials[0], **({"fails_at": 1} if entry.column == "d = 8" else {}))
+    found = gather(SPEC, "short", store)
+    assert trained(found) == (
+        "A small residual network with decorrelated batch norm (ZCA) on scikit-learn's digits, 6 epochs, 2 of "
+        f"{found.planned} trainings so far."
+    )
+    assert "SVD (d = 8 0 of 1); all others that were run always." in answer(found)
+
+
 def test_without_a_clear_difference_it_says_so(store: Store) -> None:
     fill(store)
     assert "No difference from BN is clear at 95 %." in answer(gather(SPEC, "short", store))

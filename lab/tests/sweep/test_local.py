@@ -142,9 +142,11 @@ def test_when_time_is_up_the_epoch_ends_and_the_same_sweep_goes_on(store: Store)
     run_trials(trials, store, train=train, deadline=Deadline.after(0))  # nothing is left to do: no matter what the time is
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("forked")
+@pytest.mark.parametrize("jobs", [1, 2])
 def test_when_time_is_up_no_other_trial_is_begun(jobs: int, store: Store) -> None:
     """Trials of one epoch end with it, whatever the time is; the one after them is left for the next sweep."""
+    run_trials([fast(7), fast(8)], store, jobs=jobs, train=train)  # the workers' server has imported torch
     trials = [Trial(seed=seed, epochs=1, lr=30.0) for seed in range(jobs + 1)]
     with pytest.raises(OutOfTime):
         run_trials(trials, store, jobs=jobs, train=train, deadline=Deadline.after(2.0))
@@ -165,6 +167,19 @@ def test_no_trial_is_begun_whose_first_epoch_would_end_too_late(store: Store) ->
         run_trials(trials, store, train=slow, deadline=Deadline.after(1.1))
     assert time.monotonic() - start < 1.1
     assert [status(store, trial) for trial in trials] == ["finished", "none"]
+
+
+@pytest.mark.usefixtures("forked")
+def test_a_worker_begins_no_trial_whose_first_epoch_would_end_too_late(store: Store) -> None:
+    """Each worker goes by its own last trial; what the others have not begun is left as well."""
+    run_trials([fast(7), fast(8)], store, jobs=2, train=train)  # the workers' server has imported torch
+    trials = [Trial(seed=seed, epochs=1, lr=30.0) for seed in range(4)]  # an epoch takes three seconds
+    deadline = Deadline.after(5.5)
+    with pytest.raises(OutOfTime):
+        run_trials(trials, store, jobs=2, train=train, deadline=deadline)
+    assert not deadline.is_over
+    assert [status(store, trial) for trial in trials] == ["finished", "finished", "none", "none"]
+    assert [starts(store, trial) for trial in trials] == [1, 1, 0, 0]
 
 
 @pytest.mark.usefixtures("forked")

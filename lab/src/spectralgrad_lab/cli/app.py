@@ -1,6 +1,6 @@
 """The one application: list, run, train, report, demo, and the commands of the other files here."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +13,15 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
-from spectralgrad_lab.artifacts.spec import Spec, narrowed, trials_of
+from spectralgrad_lab.artifacts.spec import Entry, Spec, narrowed, trials_of
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store, StoreError
+from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import cores, run_trials
 
 from .answers import ON, answered, answering, require_options
-from .bars import SPEAKS, progress_of
+from .bars import SPEAKS, places, progress_of
 from .bench import EPILOG, BenchCommand, bench
 from .decoders import convert_weights, train_decoders
 from .options import FOLDER, Data, Device, Records, ScaleOption, Seconds
@@ -108,18 +109,28 @@ def run(
         chosen = [narrowed(spec, row or (), column or (), seeds) for spec in chosen]
         store = Store(records)
         how: dict[str, Any] = {"data": data, "jobs": jobs, "ray": ray, "device": device, "deadline": deadline}
+        before = _ended(trials_of(_entries(chosen, scale)), store)
         try:
             if len(chosen) > 1:
                 _train_together(chosen, scale, store, **how)
             for spec in chosen:
-                _sweep(spec, scale, store, **how)
+                _sweep(spec, scale, store, before, **how)
         except OutOfTime as late:
             raise OutOfTime(_left(chosen, scale, store, seconds)) from late
 
 
+def _entries(chosen: Iterable[Spec], scale: Scale) -> list[Entry]:
+    """The cells of all artifacts."""
+    return [entry for spec in chosen if spec.entries is not None for entry in spec.entries(scale)]
+
+
+def _ended(trials: Iterable[Trial], store: Store) -> set[Trial]:
+    return {trial for trial in trials if store.outcome(trial) is not None}
+
+
 def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], columns: Sequence[str]) -> None:
     """Raise for a row or column that none of the artifacts has."""
-    entries = [entry for spec in chosen if spec.entries is not None for entry in spec.entries(scale)]
+    entries = _entries(chosen, scale)
     for flag, wanted, known in (
         ("--row", rows, [entry.row for entry in entries]),
         ("--column", columns, [entry.column for entry in entries]),
@@ -132,10 +143,14 @@ def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], column
 
 def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) -> None:
     """The trainings of several artifacts in one order, so that every beginning has something of each."""
-    trials = trials_of(entry for spec in chosen if spec.entries is not None for entry in spec.entries(scale))
-    told = {trial for trial in trials if store.outcome(trial) is not None}
+    trials = trials_of(_entries(chosen, scale))
+    told = _ended(trials, store)
+    names: dict[Trial, str] = {}
+    for spec in reversed(chosen):  # the first that has a trial names it
+        names |= {trial: f"{spec.id} {place}" for trial, place in places(_entries([spec], scale)).items()}
+    judged = all(spec.is_judged(scale) for spec in chosen)
     if len(told) < len(trials):
-        with progress_of(len(trials), f"{len(chosen)} artifacts", told) as progress:
+        with progress_of(len(trials), f"{len(chosen)} artifacts", told, names, judged=judged) as progress:
             run_trials(trials, store, progress=progress, **how)
 
 
@@ -149,21 +164,23 @@ def _left(chosen: list[Spec], scale: Scale, store: Store, seconds: float | None)
     return f"{some}{ON}"
 
 
-def _sweep(spec: Spec, scale: Scale, store: Store, **how: Any) -> None:
+def _sweep(spec: Spec, scale: Scale, store: Store, before: Collection[Trial], **how: Any) -> None:
+    """Run an artifact and tell what came out; ``before``: trials that had ended when the command began."""
     from spectralgrad_lab.report.answer import answer, trained
     from spectralgrad_lab.report.findings import gather
     from spectralgrad_lab.report.origin import cached, starts_of
     from spectralgrad_lab.report.tables import arrange
 
     trials = spec.trials(scale)
-    told = {trial for trial in trials if store.outcome(trial) is not None}
-    if told:
-        plain.print(escape(f"{spec.id}: {len(told)} of {len(trials)} trainings {cached(starts_of(told, store))}."))
+    told, known = _ended(trials, store), [trial for trial in trials if trial in before]
+    if known:
+        plain.print(escape(f"{spec.id}: {len(known)} of {len(trials)} trainings {cached(starts_of(known, store))}."))
     head = store.head_of_computed(spec.id, scale) if spec.is_computed else None
     if head is not None and store.load_computed(spec.id, scale) is not None:
         plain.print(escape(f"{spec.id}: {cached([head])}."))
     _tell_damaged(store.damage_of(trials, *([(spec.id, scale)] if spec.is_computed else [])))
-    with progress_of(len(trials), spec.id, told) as progress:
+    names = places(_entries([spec], scale))
+    with progress_of(len(trials), spec.id, told, names, judged=spec.is_judged(scale)) as progress:
         run_spec(spec, scale, store, progress=progress, say=progress.say, **how)
     found = gather(spec, scale, store)
     if found.problem:
@@ -221,7 +238,7 @@ def demo(out: Annotated[Path, typer.Option("--out", "-o", help="folder of record
 
         store = Store(out / "records")
         for spec in (SPEC, WHY):
-            _sweep(spec, "smoke", store, jobs=cores(), device="cpu")
+            _sweep(spec, "smoke", store, _ended(spec.trials("smoke"), store), jobs=cores(), device="cpu")
         page = write_page(out / "page", store, {spec.id: spec for spec in (SPEC, WHY)}, "smoke")
         typer.echo(f"\n{conclusion(store)}\n\nThe picture: {page.parent / f'{WHY.id}.png'}\nThe page: {page}")
 

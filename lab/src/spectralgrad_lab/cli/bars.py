@@ -4,18 +4,20 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
-from types import TracebackType
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType, TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from spectralgrad_lab.artifacts.spec import Entry
 from spectralgrad_lab.records.outcome import Outcome, number
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import Event
 
 SPEAKS = os.environ.get("RANK", "0") == "0"  # of several processes that torchrun starts one tells
 EVERY = 30.0  # seconds between two lines about what runs
+NAMELESS: Mapping[Trial, str] = MappingProxyType({})
 
 
 def label(trial: Trial) -> str:
@@ -28,8 +30,29 @@ def label(trial: Trial) -> str:
     return f"{words}, seed {trial.seed}"
 
 
-def ending(outcome: Outcome) -> str:
-    """How a trial ended, in a few words.
+def places(entries: Iterable[Entry]) -> dict[Trial, str]:
+    """Each trial by its row, column and seed: two rows may differ in a field that `label` does not tell.
+
+    The column is left out where there is one alone, or where the row's columns share the trial.
+
+    >>> one, two = Trial(layer="zca", d=4), Trial(layer="zca", d=8)
+    >>> cells = [Entry("BN", "d = 4", (Trial(),)), Entry("BN", "d = 8", (Trial(),))]
+    >>> list(places([*cells, Entry("Exact", "d = 4", (one,)), Entry("Exact", "d = 8", (two,))]).values())
+    ['BN, seed 0', 'Exact, d = 4, seed 0', 'Exact, d = 8, seed 0']
+    """
+    cells = list(entries)
+    several = len({cell.column for cell in cells}) > 1
+    found: dict[Trial, str] = {}
+    for cell in cells:
+        shared = {trial for other in cells if other.row == cell.row and other is not cell for trial in other.trials}
+        for trial in cell.trials:
+            words = (cell.row, cell.column if several and trial not in shared else "", f"seed {trial.seed}")
+            found.setdefault(trial, ", ".join(filter(None, words)))
+    return found
+
+
+def ending(outcome: Outcome, *, judged: bool = True) -> str:
+    """How a trial ended, in a few words; whether it converged only where that is judged.
 
     >>> ending(Outcome("finished", "", ({"train_loss": 0.1},), 4.4444, 4.2, 12.3, classes=10))
     'finished, converged, test error 4.44 % (best epoch 4.20 %), 12 s'
@@ -38,15 +61,16 @@ def ending(outcome: Outcome) -> str:
     """
     if outcome.status != "finished":
         return f"{outcome.status}: {outcome.reason}, {outcome.seconds:.0f} s"
-    learned = {True: "converged, ", False: "not converged, ", None: ""}[outcome.converged]
+    learned = {True: "converged, ", False: "not converged, ", None: ""}[outcome.converged if judged else None]
     last, best = number(outcome.test_error), number(outcome.best_error)
     return f"finished, {learned}test error {last:.2f} % (best epoch {best:.2f} %), {outcome.seconds:.0f} s"
 
 
 class Bars:
-    """Listens to `sweep.run_trials`, on a terminal; a context manager."""
+    """Listens to `sweep.run_trials`, on a terminal; a context manager. ``names`` are those of trials."""
 
-    def __init__(self, trials: int) -> None:
+    def __init__(self, trials: int, names: Mapping[Trial, str] = NAMELESS) -> None:
+        self.names = names
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=Console(stderr=True, quiet=not SPEAKS), transient=True)
         self.all = self.progress.add_task("trials", total=trials)
@@ -71,7 +95,7 @@ class Bars:
                 self.progress.remove_task(self.running.pop(trial))
             return
         if trial not in self.running:
-            self.running[trial] = self.progress.add_task(label(trial), total=trial.epochs)
+            self.running[trial] = self.progress.add_task(self.names.get(trial) or label(trial), total=trial.epochs)
         self.progress.update(self.running[trial], completed=event.epochs)
 
 
@@ -90,6 +114,8 @@ class Lines:
         trials: how many there are.
         name: of what is run, before each line.
         told: trials that are known to have ended: of them no line.
+        names: of trials; the others are told by `label`.
+        judged: whether to tell if they converged.
         write: takes a line.
         every: seconds between two lines about what runs.
     """
@@ -101,8 +127,11 @@ class Lines:
         told: Collection[Trial] = (),
         write: Callable[[str], None] = _to_stderr,
         every: float = EVERY,
+        names: Mapping[Trial, str] = NAMELESS,
+        judged: bool = True,
     ) -> None:
         self.trials, self.name, self.told, self.every = trials, name, told, every
+        self.names, self.judged = names, judged
         self.write = write if SPEAKS else _silence
         self.done, self.start = 0, time.monotonic()
         self.running: dict[Trial, int] = {}
@@ -127,18 +156,31 @@ class Lines:
         self.done += 1
         self.running.pop(event.trial, None)
         if event.trial not in self.told:
-            self.write(f"{self._head()} {label(event.trial)}: {ending(event.outcome)}")
+            self.write(f"{self._head()} {self._called(event.trial)}: {ending(event.outcome, judged=self.judged)}")
+
+    def _called(self, trial: Trial) -> str:
+        return self.names.get(trial) or label(trial)
 
     def _head(self) -> str:
         return f"{self.name} [{self.done}/{self.trials}]".strip()
 
     def _now_and_then(self) -> None:
         while not self.over.wait(self.every):
-            some = [f"{label(trial)}: epoch {epochs} of {trial.epochs}" for trial, epochs in list(self.running.items())]
+            running = list(self.running.items())
+            some = [f"{self._called(trial)}: epoch {epochs} of {trial.epochs}" for trial, epochs in running]
             passed = f"{time.monotonic() - self.start:.0f} s"
             self.write(f"{self._head()} {'; '.join(some) or 'at work'} ({passed})")
 
 
-def progress_of(trials: int, name: str = "", told: Collection[Trial] = ()) -> Bars | Lines:
+def progress_of(
+    trials: int,
+    name: str = "",
+    told: Collection[Trial] = (),
+    names: Mapping[Trial, str] = NAMELESS,
+    *,
+    judged: bool = True,
+) -> Bars | Lines:
     """Bars on a terminal, lines elsewhere."""
-    return Bars(trials) if Console(stderr=True).is_terminal else Lines(trials, name, told)
+    if Console(stderr=True).is_terminal:
+        return Bars(trials, names)
+    return Lines(trials, name, told, names=names, judged=judged)

@@ -13,7 +13,7 @@ from spectralgrad.errors import OptionError
 from .batches import _STRIDE
 from .dataset import LEVELS, DataError, find_folder, subset
 from .images import list_images
-from .stream import Decoder, Files, Read, listed, stream
+from .stream import Decoder, Files, Read, listed, stream, worker_count
 
 FOLDERS = ("imagenet", "ILSVRC2012", "folder")
 RESIZED = 256  # pixels of both sides, before the crop (ECCV22 B.2)
@@ -144,11 +144,12 @@ def open_folder(
             over). A file that is missing or cannot be read is refused in both.
 
     Raises:
-        OptionError: another word for broken.
+        OptionError: another word for broken, or SPECTRALGRAD_WORKERS is no number.
         DataError: something is missing; the message says what to put where.
     """
     if broken not in BROKEN:
         raise OptionError(f"`folder`: broken must be one of {', '.join(BROKEN)}, got {broken!r}.")
+    worker_count()  # raises now: in an epoch it would end the training as one that failed
     holds = "train/<class>/*.JPEG and val/<class>/*.JPEG"
     root = data if data is not None and (data / "train").is_dir() else find_folder("folder", data, FOLDERS, holds)
     train, test = root / "train", root / "val"

@@ -36,7 +36,8 @@ def trained(found: Findings) -> str:
     >>> trained(Findings(Spec("x", "PAMI", "", "training"), "short", (cell,)))
     'ResNet-18 with decorrelated batch norm (ZCA) on CIFAR-10, 8 epochs, 1 seed a cell.'
     """
-    trials = trials_of(found.entries)
+    ran = [entry for entry, cell in zip(found.entries, found.cells, strict=False) if cell.run]
+    trials = trials_of(ran or found.entries)
     if not trials:
         if found.spec.kind == "computed" and found.spec.make is not None:
             return "A training was repeated and looked into."
@@ -47,7 +48,10 @@ def trained(found: Findings) -> str:
     data = _list(DATA.get(trial.data, trial.data) for trial in trials)
     epochs = _list(str(trial.epochs) for trial in trials)
     seeds = _list(str(len(entry.trials)) for entry in found.entries)
-    what = f"{networks} with {layers} on {data}, {epochs} epoch{_s(epochs)}, {seeds} seed{_s(seeds)} a cell."
+    many = f"{seeds} seed{_s(seeds)} a cell"
+    if 0 < found.run < found.planned:  # what is left would be told as done
+        many = f"{found.run} of {found.planned} trainings so far"
+    what = f"{networks} with {layers} on {data}, {epochs} epoch{_s(epochs)}, {many}."
     return what[0].upper() + what[1:]
 
 
@@ -77,7 +81,8 @@ def _successes(found: Findings) -> str:
         some = [f"{cell.column} {cell.successes} of {cell.run}" for cell in short if cell.row == row]
         named.append(f"{row} ({', '.join(some)})")
     more = f" and {len(named) - MANY} more" if len(named) > MANY else ""
-    return f"Not always a success: {'; '.join(named[:MANY])}{more}; all others always."
+    others = "all others always" if found.run == found.planned else "all others that were run always"
+    return f"Not always a success: {'; '.join(named[:MANY])}{more}; {others}."
 
 
 def _best(cells: Sequence[Cell]) -> str:

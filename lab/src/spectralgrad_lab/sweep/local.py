@@ -55,7 +55,7 @@ def run_trials(
 ) -> None:
     """Run the trials that have not ended yet, each once. Options and errors: see `artifacts.run.run_spec`."""
     require_jobs("run", jobs, ray)
-    hear = progress or _silence
+    hear = progress or silence
     waiting = missing(trials, store, hear)
     if not waiting:
         return
@@ -75,8 +75,8 @@ def run_trials(
         to_begin = 0.0  # seconds until the first epoch of a trial ends, as the last one took
         for trial in waiting:
             deadline.require_time(to_begin)
-            first = _FirstEpoch(hear)
-            outcome = train(trial, store, data=folder, device=device, progress=_forward(trial, first), deadline=deadline)
+            first = FirstEpoch(hear)
+            outcome = train(trial, store, data=folder, device=device, progress=forward(trial, first), deadline=deadline)
             to_begin = first.seconds or to_begin
             hear(Event(trial, len(outcome.epochs), outcome))
 
@@ -90,7 +90,7 @@ def require_jobs(who: str, jobs: int, ray: str | None) -> None:
 
 def missing(trials: Iterable[Trial], store: Store, hear: Listener | None = None) -> list[Trial]:
     """The trials without an end, each once, in their order; ``hear`` is told of the others, which are cleared."""
-    found, hear = [], hear or _silence
+    found, hear = [], hear or silence
     for trial in dict.fromkeys(trials):
         outcome = store.outcome(trial)
         if outcome is None:
@@ -138,7 +138,7 @@ def uses_gpu(device: str) -> bool:
     return device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
 
 
-class _FirstEpoch:
+class FirstEpoch:
     """Hears for another one, and notes after how many seconds the first epoch had ended; 0 before."""
 
     def __init__(self, hear: Listener) -> None:
@@ -149,11 +149,11 @@ class _FirstEpoch:
         self.hear(event)
 
 
-def _silence(event: Event) -> None:
+def silence(event: Event) -> None:
     """Nobody listens."""
 
 
-def _forward(trial: Trial, hear: Listener) -> Callable[[Line], None]:
+def forward(trial: Trial, hear: Listener) -> Callable[[Line], None]:
     def told(line: Line) -> None:
         if "epoch" in line:
             hear(Event(trial, int(line["epoch"]) + 1))

@@ -17,7 +17,7 @@ from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
-from .local import Event, Listener, Train, cores, news, record_crash, uses_gpu
+from .local import Event, FirstEpoch, Listener, Train, cores, forward, news, record_crash, silence, uses_gpu
 
 POLL = 0.5  # seconds between two looks at the records of running trials
 ATTEMPTS = 2  # at a trial whose worker dies
@@ -74,7 +74,8 @@ def run_in_workers(
 
     A worker that dies (killed, out of memory) has its trial tried again, once; then the trial has failed. An exception that
     leaves the training is no result of a trial but a fault around it: it ends the sweep, and what was trained stays. When
-    the deadline is over no trial is begun, and the sweep ends once every worker has stopped after its epoch.
+    the deadline is over, or a worker found no time for another epoch or trial, no trial is begun, and the sweep ends once
+    every worker has stopped after its epoch.
     """
     work = _Work(max(1, cores() // jobs), store.folder.resolve(), data, device, train, deadline)
     waiting, attempts, heard = list(reversed(trials)), dict.fromkeys(trials, 0), dict[Trial, int]()
@@ -98,7 +99,7 @@ def run_in_workers(
                 worker.trial = None
                 outcome = store.outcome(trial)
                 if answer == STOPPED:
-                    is_cut = True
+                    waiting, is_cut = [], True
                     continue
                 if answer == DIED:
                     worker.stop()
@@ -144,13 +145,18 @@ def _work(pipe: Connection, work: _Work) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
     torch.set_num_threads(work.threads)
     store = Store(work.folder)
+    to_begin = 0.0  # seconds until the first epoch of a trial ends, as this worker's last one took
     while True:
         try:
             trial = Trial.from_json(pipe.recv())
         except EOFError:
             return
         try:
-            work.train(trial, store, data=work.data, device=work.device, deadline=work.deadline)
+            work.deadline.require_time(to_begin)
+            first = FirstEpoch(silence)  # our epochs are heard by their records
+            how: dict[str, Any] = {"data": work.data, "device": work.device, "deadline": work.deadline}
+            work.train(trial, store, progress=forward(trial, first), **how)
+            to_begin = first.seconds or to_begin
         except OutOfTime:
             pipe.send(STOPPED)
         except Exception as error:
