@@ -248,13 +248,13 @@ def smallest_gaps(d: int, matrices: int, distribution: str, generator: torch.Gen
     In float64: at d = 600 the eigenvalues reach 3500, of which float32 does not resolve 2^-14.
     """
     draw = {"uniform": torch.rand, "normal": torch.randn}[distribution]
-    at_once = max(1, CHUNK // (2 * d * d))
-    found = []
-    for start in range(0, matrices, at_once):
-        X = draw(min(at_once, matrices - start), d, 2 * d, dtype=torch.float64, generator=generator)
+    # Made before: a small result among large matrices keeps the memory of each from the system, 24 GB of it in the end.
+    found = torch.empty(matrices, dtype=torch.float64)
+    for some in found.split(max(1, CHUNK // (2 * d * d))):
+        X = draw(len(some), d, 2 * d, dtype=torch.float64, generator=generator)
         X = X - X.mean(-1, keepdim=True)
-        found.append(torch.linalg.eigvalsh(X @ X.mT).diff(dim=-1).amin(-1))
-    return torch.cat(found)
+        some.copy_(torch.linalg.eigvalsh(X @ X.mT).diff(dim=-1).amin(-1))
+    return found
 
 
 def close_eigenvalues(scale: Scale) -> Computed:
