@@ -10,7 +10,7 @@ import torch.distributed
 from torch import Tensor, nn
 
 import spectralgrad as sg
-from spectralgrad.kernels import whitening_ops
+from spectralgrad.kernels import launcher, whitening_ops
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenoise2d, WhitenColor2d
 from support import cases
 from support.gpu import captured, error
@@ -279,3 +279,44 @@ def test_a_step_with_a_kept_launch(d: int, memory: str) -> None:
             assert cases.relative_error(got.cpu(), want) < 1e-4
     for name, buffer in exact.named_buffers():
         assert cases.relative_error(layer.get_buffer(name).cpu().double(), buffer.double()) < 1e-5
+
+
+WAYS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "plain": lambda: (DecorrelatedBatchNorm2d(16, 8), images(4, 16, 6, 6)),
+    "larger groups": lambda: (DecorrelatedBatchNorm2d(16), images(4, 16, 6, 6)),
+    "eps": lambda: (DecorrelatedBatchNorm2d(16, 8, eps=0.1), images(4, 16, 6, 6)),
+    "momentum": lambda: (DecorrelatedBatchNorm2d(16, 8, momentum=0.7), images(4, 16, 6, 6)),
+    "no weight": lambda: (DecorrelatedBatchNorm2d(16, 8, affine=False), images(4, 16, 6, 6)),
+    "no averages": lambda: (DecorrelatedBatchNorm2d(16, 8, track_running_stats=False), images(4, 16, 6, 6)),
+    "warm start": lambda: (DecorrelatedBatchNorm2d(16, 8, warm_start=True), images(4, 16, 6, 6)),
+    "bfloat16": lambda: (DecorrelatedBatchNorm2d(16, 8), images(4, 16, 6, 6).bfloat16()),
+    "channels last": lambda: (DecorrelatedBatchNorm2d(16, 8), features(4, 16, 6, 6, last=True)),
+    "an image more": lambda: (DecorrelatedBatchNorm2d(16, 8), images(5, 16, 6, 6)),
+    "not aligned": lambda: (DecorrelatedBatchNorm2d(16, 8), images(1, 4 * 16 * 6 * 6 + 1)[0, 1:].view(4, 16, 6, 6)),
+}
+
+
+def five_steps(build: Callable[[], tuple[nn.Module, Tensor]]) -> list[Tensor]:
+    """Outputs and gradients of training steps whose inputs differ and whose gradients lie in memory in several ways."""
+    layer, x = build()
+    layer.cuda()
+    found = []
+    for k in range(5):
+        given = (x + 0.1 * k * x.roll(k, 2)).requires_grad_()
+        given = x.requires_grad_() if k == 4 else given  # not aligned, where that is the way
+        y = layer(given)
+        loss = y.sum() if k == 3 else (y * y.detach().cos()).sum()
+        found += [y, *torch.autograd.grad(loss, (given, *layer.parameters()))]
+    return [x.detach().clone() for x in [*found, *layer.buffers()]]
+
+
+def test_launches_that_go_on_by_themselves_compute_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All ways after one another, twice, so that one kind could be taken for another; then without sequences."""
+    launcher.forget()
+    kept = [five_steps(build) for _ in range(2) for build in WAYS.values()]
+    assert len(launcher._kept) >= 2 * (len(WAYS) - 1)
+    monkeypatch.setattr(launcher, "_call", None)
+    for way, first, second in zip(WAYS, kept, kept[len(WAYS) :], strict=False):
+        for got in (first, second):
+            for x, y in zip(got, five_steps(WAYS[way]), strict=True):
+                assert torch.equal(x, y), way

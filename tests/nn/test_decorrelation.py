@@ -117,14 +117,15 @@ def test_eigenvalues_below_eps_are_clamped() -> None:
 
 @pytest.mark.parametrize("mean", [1e2, 1e4])
 def test_far_mean(mean: float) -> None:
-    """A mean that float32 can only store rounded costs what that rounding is worth, a tenth of what it costs torch."""
+    """A mean that float32 can only store rounded costs what that rounding is worth; it costs torch several times as much."""
     x = correlated(500, dtype=torch.float32, mean=mean)
 
     def error(make: Make) -> float:
         return cases.relative_error(make()(x).detach(), make(dtype=torch.float64)(x.double()).detach())
 
-    assert error(partial(DecorrelatedBatchNorm1d, 6)) < cases.eps(torch.float32) * mean
-    assert error(partial(nn.BatchNorm1d, 6)) > cases.eps(torch.float32) * mean
+    ours = error(partial(DecorrelatedBatchNorm1d, 6))
+    assert ours < cases.eps(torch.float32) * mean
+    assert error(partial(nn.BatchNorm1d, 6)) > 2 * ours
 
 
 # Gradients
@@ -265,7 +266,7 @@ def test_flags_do_not_change_the_whitening_matrix(whitening: Any, flags: Callabl
         got = run(make())
     for a, b in zip(got, want, strict=True):
         assert a.dtype == torch.float32
-        assert cases.relative_error(a, b) < 1e-5  # rounding; one product in bf16 costs 1e-3
+        assert cases.relative_error(a, b) < 2e-5  # rounding on both sides; one product in bf16 costs 1e-3
 
 
 def test_a_plain_product_is_changed_by_the_flags() -> None:

@@ -64,7 +64,8 @@ class Kernel:
 
     def launch(self, device: int, blocks: int, threads: int, *arguments: nvrtc.Argument) -> None:
         self.library.set_order(self.backwards)
-        self.run(blocks, threads, self.shared, *arguments)
+        typed = (ctypes.c_void_p(x) if isinstance(x, int) else x for x in arguments)
+        self.run(blocks, threads, self.shared, *typed)
 
 
 @pytest.fixture

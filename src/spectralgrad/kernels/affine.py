@@ -43,7 +43,9 @@ def transform(
     if not tiles.fits(x, d):
         return transform_twin(x, A, mean, correction, bias, transposed)
     by = AffineMap(A=A, d=d, centre=Centre(mean, correction), bias=bias, transposed=transposed)
-    return affine_launches.launch_transform(tiles.readable(x), by)
+    y = like(x)
+    affine_launches.launch_transform(tiles.readable(x), by, y)
+    return y
 
 
 def transform_twin(
@@ -124,7 +126,9 @@ def combine(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, correction
     if not (tiles.fits(x, d) and tiles.fits(g, d)):
         return combine_twin(g, x, A, S, mean, correction, shift)
     samples = Samples.of(g, x, d, Centre(mean, correction))
-    return affine_launches.launch_combine(samples, InputMap(A=A, S=S, shift=shift))
+    y = like(x)
+    affine_launches.launch_combine(samples, InputMap(A=A, S=S, shift=shift), y)
+    return y
 
 
 def combine_twin(

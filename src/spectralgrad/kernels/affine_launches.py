@@ -88,14 +88,13 @@ def like(x: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=tiles.memory_format(x))
 
 
-def launch_transform(x: Tensor, by: AffineMap) -> Tensor:
-    """``by`` of x (N, C, *), which is `tiles.readable`; in the dtype and memory format of x."""
-    y, device = like(x), x.device.index
+def launch_transform(x: Tensor, by: AffineMap, y: Tensor) -> None:
+    """``by`` of x (N, C, *), which is `tiles.readable`, into ``y``, which is `like` x."""
+    device = x.device.index
     (mean, correction), bias = by.centre, by.bias
     given, kinds = (mean is not None, correction is not None), (x.dtype, None if bias is None else bias.dtype)
     launch = _transform(x.shape, x.stride(), y.stride(), by.d, device, by.transposed, given, kinds)
     launch(device, x, y, by.A, mean, correction, bias)
-    return y
 
 
 @launches.kept
@@ -187,14 +186,13 @@ def _add(
     )  # fmt: skip
 
 
-def launch_combine(samples: Samples, by: InputMap) -> Tensor:
-    """``by`` of g and x, in the dtype and memory format of x."""
+def launch_combine(samples: Samples, by: InputMap, y: Tensor) -> None:
+    """``by`` of g and x into ``y``, which is `like` x."""
     g, x, d, centre = samples
-    y, device, kinds = like(x), x.device.index, (g.dtype, x.dtype)
+    device, kinds = x.device.index, (g.dtype, x.dtype)
     has_correction = centre.correction is not None
     launch = _combine(x.shape, g.stride(), x.stride(), y.stride(), d, device, has_correction, kinds)
     launch(device, g, x, y, by.A, by.S, *centre, by.shift)
-    return y
 
 
 @launches.kept

@@ -6,7 +6,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
+from .launcher import ALIGNED, note_scratch
+
 _SIZE = 4  # bytes of a float32
 
 
@@ -48,8 +49,10 @@ class Eigenpairs(NamedTuple):
 
 
 def parts(x: Tensor, *sizes: int) -> list[Part]:
-    """Parts of a new buffer on the device of ``x``, each aligned."""
-    return parts_of(torch.empty(_places(sizes)[1], dtype=torch.float32, device=x.device), *sizes)
+    """Parts of a new buffer on the device of ``x``, each aligned; for what is not needed after a step."""
+    buffer = torch.empty(_places(sizes)[1], dtype=torch.float32, device=x.device)
+    note_scratch(buffer)
+    return parts_of(buffer, *sizes)
 
 
 def parts_of(buffer: Tensor, *sizes: int) -> list[Part]:

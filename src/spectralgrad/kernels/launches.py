@@ -4,12 +4,13 @@ import importlib
 from collections.abc import Callable
 from functools import lru_cache
 from types import ModuleType
-from typing import ParamSpec, Protocol, TypeVar, cast
+from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
-from . import tiles
-from .buffers import ALIGNED, Memory, Part
+from . import launcher, tiles
+from .buffers import Memory, Part
+from .launcher import ALIGNED, Function, note_other_launch
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,6 +18,10 @@ R = TypeVar("R")
 
 class Compiled(Protocol):
     """What Triton made of a kernel for arguments of one kind."""
+
+    metadata: Any
+    src: Any
+    function: int  # the driver's handle
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]: ...
 
@@ -35,7 +40,8 @@ def device_code(name: str) -> ModuleType:
     return importlib.import_module(f"spectralgrad.kernels.triton_{name}")
 
 
-_forget: list[Callable[[], None]] = []
+_SCRATCH = ("global_scratch_size", "profile_scratch_size")
+_forget: list[Callable[[], None]] = [launcher.forget]
 
 
 def kept(make: Callable[P, R]) -> Callable[P, R]:
@@ -72,6 +78,8 @@ class Launch:
         self.kernel, self.grid, self.numbers, self.constants = kernel, grid, numbers, constants
         self._run: Callable[..., None] | None = None
         self._after_pointers: tuple[float | str, ...] = ()
+        self._function: Function | None = None
+        self._after_addresses: tuple[float, ...] = ()
 
     def __call__(self, device: int | None, *pointers: Memory | None) -> None:
         """Run on ``device``; None is the interpreter.
@@ -83,16 +91,54 @@ class Launch:
             with torch.cuda.device(device):
                 self(device, *pointers)
             return
-        addresses = [None if x is None else x.data_ptr() for x in pointers]
-        aligned = not any(address % ALIGNED for address in addresses if address is not None)
-        if aligned and self._run is not None:
-            assert device is not None
-            self._run(*addresses, *self._after_pointers, stream=torch._C._cuda_getCurrentRawStream(device))
+        addresses = [x.data_ptr() for x in pointers if x is not None]
+        if device is None or self._run is None or any(address % ALIGNED for address in addresses):
+            self._launch_by_triton(device, pointers)
             return
+        if self._function is None or not launcher.launch(self._function, (*addresses, *self._after_addresses), device):
+            note_other_launch()
+            given = (None if x is None else x.data_ptr() for x in pointers)
+            self._run(*given, *self._after_pointers, stream=torch._C._cuda_getCurrentRawStream(device))
+
+    def _launch_by_triton(self, device: int | None, pointers: tuple[Memory | None, ...]) -> None:
+        note_other_launch()
         tensors = (x.tensor() if isinstance(x, Part) else x for x in pointers)
         # a * b + c in one rounding: Triton 3.9 warns where this is left open
         compiled = self.kernel[self.grid](*tensors, *self.numbers, **self.constants, enable_fp_fusion=True)
-        if aligned and device is not None:
-            last = self.kernel.arg_names[len(pointers) + len(self.numbers) :]
-            self._after_pointers = (*self.numbers, *(self.constants[name] for name in last))
-            self._run = compiled[(*self.grid, 1, 1)[:3]]
+        if device is None or any(x.data_ptr() % ALIGNED for x in pointers if x is not None):
+            return
+        names = self.kernel.arg_names[len(pointers) :]
+        across, down, deep = (*self.grid, 1, 1)[:3]
+        grid = across, down, deep
+        self._after_pointers = (*self.numbers, *(self.constants[name] for name in names[len(self.numbers) :]))
+        self._function, self._after_addresses = _directly(compiled, grid, dict(zip(names, self.numbers, strict=False)))
+        self._compiled = compiled  # whose end would unload the function
+        self._run = compiled[grid]
+
+
+# By Triton's names: of arguments that torch's launcher passes on.
+_LETTERS = {"i32": "i", "i64": "l", "fp32": "f", "fp64": "d"}
+
+
+def _directly(
+    compiled: Compiled, grid: tuple[int, int, int], numbers: dict[str, float]
+) -> tuple[Function | None, tuple[float, ...]]:
+    """The function that Triton made, and its arguments after the addresses; None where it needs what Triton's launcher does.
+
+    Args:
+        numbers: by name. Those that Triton took for constants, as it does with 1, are no arguments any more.
+    """
+    metadata = compiled.metadata
+    needs_more = (
+        getattr(metadata, "num_ctas", 1) != 1
+        or getattr(metadata, "launch_cooperative_grid", False)
+        or getattr(metadata, "launch_pdl", False)
+    )
+    scratch = [getattr(metadata, name) for name in _SCRATCH if hasattr(metadata, name)]  # two last arguments, null if unused
+    kinds = {name: kind for name, kind in compiled.src.signature.items() if kind != "constexpr"}
+    letters = [launcher.ADDRESS if kind.startswith("*") else _LETTERS.get(kind) for kind in kinds.values()]
+    if needs_more or any(scratch) or None in letters:
+        return None, ()
+    signature = "".join(filter(None, letters)) + launcher.ADDRESS * len(scratch)
+    after = [numbers[name] for name in kinds if name in numbers]
+    return Function(compiled.function, grid, metadata.num_warps, metadata.shared, signature), (*after, *[0] * len(scratch))

@@ -1,7 +1,6 @@
 """CUDA C++ compiled at run time by the NVRTC that torch ships, and launched through the driver.
 
-For kernels that need what Triton does not offer: threads that exchange rows through shared memory, round after round. A
-launch costs some microseconds of Python, a third of Triton's.
+For kernels that need what Triton does not offer: threads that exchange rows through shared memory, round after round.
 """
 
 import ctypes
@@ -17,20 +16,23 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from . import cubins
+from . import cubins, launcher
 from .buffers import Memory
 from .devices import cuda_obstacle
+from .launcher import Function
 
 REAL = {torch.float32: "float", torch.float64: "double"}
 _DYNAMIC_SHARED_MEMORY = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _RESERVED = 1 << 10  # bytes of a block's shared memory that are left alone
 _CLUSTERS_SINCE = 9  # major compute capability
+_WARP = 32  # threads
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
 Defines: TypeAlias = Mapping[str, str | int | float]
-Argument: TypeAlias = c_void_p | c_int | c_longlong | c_float | c_double
+Argument: TypeAlias = int | c_int | c_longlong | c_float | c_double  # an int is an address
+_LETTERS = {int: launcher.ADDRESS, c_int: "i", c_longlong: "l", c_float: "f", c_double: "d"}
 
 
 @lru_cache(maxsize=1)
@@ -108,7 +110,7 @@ def for_clusters(device: int) -> int:
 
 def addresses(*memory: Memory | None) -> list[Argument]:
     """Of the first number of each; null for None."""
-    return [c_void_p(None if x is None else x.data_ptr()) for x in memory]
+    return [0 if x is None else x.data_ptr() for x in memory]
 
 
 class Kernel:
@@ -126,6 +128,7 @@ class Kernel:
         libraries = _libraries()
         assert libraries is not None
         self._driver, self._shared = libraries[1], shared
+        self._signature = ""  # until the first launch
         with torch.cuda.device(device):
             self._enter(device)
             cubin = _compile(libraries[0], file, defines, torch.cuda.get_device_capability(device))
@@ -134,11 +137,21 @@ class Kernel:
             self._check(self._driver.cuModuleGetFunction(ctypes.byref(self._function), module, name.encode()))
             if shared > 48 << 10:
                 self._check(self._driver.cuFuncSetAttribute(self._function, _DYNAMIC_SHARED_MEMORY, shared))
+        self._handle = int(self._function.value or 0)
 
     def launch(self, device: int, blocks: int, threads: int, *arguments: Argument) -> None:
-        """Run on the current stream of ``device``, which must be the current device."""
+        """Run on the current stream of ``device``, which must be the current device; in whole warps."""
+        if not self._signature:
+            self._signature = "".join(_LETTERS[type(x)] for x in arguments)
+        function = Function(self._handle, (blocks, 1, 1), threads // _WARP, self._shared, self._signature)
+        values = tuple([x if isinstance(x, int) else x.value for x in arguments])
+        if not launcher.launch(function, values, device):
+            self._launch_by_ctypes(device, blocks, threads, arguments)
+
+    def _launch_by_ctypes(self, device: int, blocks: int, threads: int, arguments: tuple[Argument, ...]) -> None:
         assert _raw_stream is not None
-        addresses = (c_void_p * len(arguments))(*map(ctypes.addressof, arguments))
+        typed = [c_void_p(x) if isinstance(x, int) else x for x in arguments]
+        addresses = (c_void_p * len(typed))(*map(ctypes.addressof, typed))
         call = (self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None)
         code = self._driver.cuLaunchKernel(*call)
         if code == _NO_CONTEXT:

@@ -4,23 +4,25 @@
 
 A step of small matrices costs what its launches cost on the host; every addition, view and division of d x d numbers as an
 operation of its own costs as much as the whole decomposition. So they ride along with the kernels of moments.py, affine.py,
-jacobi.py and spectral.py, which also are how each part of this is tested; nn/nodes.py derives the gradient. The plain-torch
-twin is the general node there.
+jacobi.py and spectral.py, which also are how each part of this is tested, and launches go on by themselves once they were
+recorded (launcher.py). nn/nodes.py derives the gradient. The plain-torch twin is the general node there.
 """
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from . import affine_launches, buffers, jacobi, moments, nvrtc, spectral, tiles
+from . import affine_launches, buffers, jacobi, launcher, moments, nvrtc, spectral, tiles
 from .affine_launches import AffineMap, InputMap, ParameterGradients, Samples, ScaledMatrix
 from .buffers import Eigenpairs, Matrices, Part
 from .moments import Centre, Covariances, Running
 from .spectral import MatrixFunction, ScalarFunction, Scaled
 
 __all__ = ["Gradients", "Kept", "Running", "StepOptions", "backward", "forward", "runs_on"]
+
+_NO_RUNNING = (None, None, None, None)
 
 
 class StepOptions(NamedTuple):
@@ -33,20 +35,8 @@ class StepOptions(NamedTuple):
     start: Tensor | None = None  # (groups, d, d), a guess of the eigenvectors; see `jacobi.eigh`
 
 
-class Kept(NamedTuple):
-    """What a forward pass leaves for the backward one, in parts of one buffer. (C,) and (groups, d, d)"""
-
-    matrices: Matrices
-    centre: Centre
-    covariance: Part
-    V: Part
-    root: MatrixFunction  # W as a function of covariance + eps I
-    W: Part
-    B: Part  # weight * W
-
-
 class Step(NamedTuple):
-    """What a step computes, in parts of one buffer. (C,) and (groups, d, d)"""
+    """What a forward pass computes, in parts of one buffer. (C,) and (groups, d, d)"""
 
     mean: Part
     correction: Part
@@ -55,18 +45,37 @@ class Step(NamedTuple):
     shifted: Part
     V: Part
     W: Part
-    B: Part
+    B: Part  # weight * W
 
-    def kept(self, groups: int, d: int, eps: float) -> Kept:
-        return Kept(
-            matrices=Matrices(groups, d, like=self.mean.buffer),
-            centre=Centre(self.mean, self.correction),
-            covariance=self.covariance,
-            V=self.V,
-            root=MatrixFunction(_inverse_root(eps), Eigenpairs(w=self.w, V=self.V)),
-            W=self.W,
-            B=self.B,
-        )
+    @property
+    def centre(self) -> Centre:
+        return Centre(self.mean, self.correction)
+
+    def root(self, eps: float) -> MatrixFunction:
+        """W as a function of covariance + eps I."""
+        return MatrixFunction(_inverse_root(eps), Eigenpairs(w=self.w, V=self.V))
+
+
+class Kept(NamedTuple):
+    """What a forward pass leaves for the backward one."""
+
+    buffer: Tensor  # holds a `Step`
+    groups: int
+    d: int
+    eps: float
+
+    @property
+    def step(self) -> Step:
+        return Step(*buffers.parts_of(self.buffer, *sizes(self.groups * self.d, self.d)))
+
+    @property
+    def matrices(self) -> Matrices:
+        return Matrices(self.groups, self.d, like=self.buffer)
+
+    def of_groups(self, name: str) -> Tensor:
+        """A part of the step, by its name, as (groups, d, d)."""
+        part: Part = getattr(self.step, name)
+        return part.tensor().view(self.groups, self.d, self.d)
 
 
 def sizes(C: int, d: int) -> tuple[int, ...]:
@@ -101,16 +110,28 @@ def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Step
     groups, eps, nonfinite, running, start = options
     x, C = tiles.readable(x), x.shape[1]
     d = C // groups
-    step = Step(*buffers.parts(x, *sizes(C, d)))
-    kept = step.kept(groups, d, eps)
-    filled = Covariances(mean=step.mean, correction=step.correction, covariance=step.covariance, shifted=step.shifted)
-    moments.launch_covariances(x, groups, eps, filled, running)
+    y, buffer = affine_launches.like(x), torch.empty(_total(C, d), dtype=torch.float32, device=x.device)
+    kept = Kept(buffer, groups, d, eps)
+    *averages, momentum = running or _NO_RUNNING
+    memory = (x, weight, bias, y, buffer, nonfinite, *averages, start)
+    kind = ("whiten", index, x.shape, x.stride(), x.dtype, groups, eps, momentum, *[each is None for each in memory])
+    launcher.sequence(kind, index, memory, partial(_launch_forward, x, weight, bias, options, y, kept))
     if running is not None:
         torch.autograd.graph.increment_version(running[:3])
-    jacobi.launch(kept.matrices, jacobi.Problem(M=step.shifted, start=start), kept.root.pairs, nonfinite)
-    spectral.launch_value(kept.matrices, kept.root, kept.W, Scaled(weight=weight, out=kept.B))
-    y = affine_launches.launch_transform(x, AffineMap(A=kept.B, d=d, centre=kept.centre, bias=bias))
     return y, kept
+
+
+def _launch_forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, options: StepOptions, y: Tensor, kept: Kept
+) -> None:
+    groups, eps, nonfinite, running, start = options
+    step, matrices = kept.step, kept.matrices
+    root = step.root(eps)
+    filled = Covariances(mean=step.mean, correction=step.correction, covariance=step.covariance, shifted=step.shifted)
+    moments.launch_covariances(x, groups, eps, filled, running)
+    jacobi.launch(matrices, jacobi.Problem(M=step.shifted, start=start), root.pairs, nonfinite)
+    spectral.launch_value(matrices, root, step.W, Scaled(weight=weight, out=step.B))
+    affine_launches.launch_transform(x, AffineMap(A=step.B, d=kept.d, centre=step.centre, bias=bias), y)
 
 
 def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_input: bool) -> Gradients:
@@ -118,19 +139,32 @@ def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_inpu
     if (index := x.device.index) is not None and index != torch.cuda.current_device():
         with torch.cuda.device(index):
             return backward(g, x, weight, kept, needs_input)
-    matrices = kept.matrices
-    C, d, n = x.shape[1], matrices.n, x.numel() // x.shape[1]
+    g, x, buffer = tiles.readable(g), tiles.readable(x), kept.buffer
+    dx = affine_launches.like(x) if needs_input else None
+    found = Gradients(dx, None if weight is None else torch.empty_like(weight), buffer.new_empty(x.shape[1]))
+    memory = (g, x, weight, buffer, *found)
+    of_g, of_x = (g.stride(), g.dtype), (x.shape, x.stride(), x.dtype)
+    kind = ("whiten backward", index, of_g, of_x, kept.groups, kept.eps, weight is None, needs_input)
+    launcher.sequence(kind, index, memory, partial(_launch_backward, g, x, weight, kept, found))
+    return found
+
+
+def _launch_backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, out: Gradients) -> None:
+    step, d, C, n = kept.step, kept.d, x.shape[1], x.numel() // x.shape[1]
     dW, dS, mean_of_g = buffers.parts(x, C * d, C * d, C)
-    dweight, dbias = None if weight is None else torch.empty_like(weight), matrices.like.new_empty(C)
-    samples = Samples.of(g, x, d, kept.centre)
-    filled = ParameterGradients(A=dW, weight=dweight, bias=dbias, mean=mean_of_g)
-    affine_launches.launch_gradients(samples, ScaledMatrix(weight=weight, A=kept.W), filled)
-    if not needs_input:
-        return Gradients(x=None, weight=dweight, bias=dbias)
-    # twice, for dS + dS^T: a spectral function's derivative is symmetric
-    spectral.launch_derivative(matrices, kept.root, dW, dS, 2 / n)
-    dx = affine_launches.launch_combine(samples, InputMap(A=kept.B, S=dS, shift=mean_of_g))
-    return Gradients(x=dx, weight=dweight, bias=dbias)
+    samples = Samples(g, x, d, step.centre)
+    filled = ParameterGradients(A=dW, weight=out.weight, bias=out.bias, mean=mean_of_g)
+    affine_launches.launch_gradients(samples, ScaledMatrix(weight=weight, A=step.W), filled)
+    if out.x is not None:
+        # twice, for dS + dS^T: a spectral function's derivative is symmetric
+        spectral.launch_derivative(kept.matrices, step.root(kept.eps), dW, dS, 2 / n)
+        affine_launches.launch_combine(samples, InputMap(A=step.B, S=dS, shift=mean_of_g), out.x)
+
+
+@lru_cache
+def _total(C: int, d: int) -> int:
+    """Numbers of the buffer that holds a `Step`."""
+    return buffers.places(*sizes(C, d))[1]
 
 
 @lru_cache

@@ -45,7 +45,7 @@ def _whiten_fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: 
 )
 def _whiten(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     y, kept = whitening.forward(x, weight, bias, StepOptions(groups, eps, device_counter(NONFINITE, x.device)))
-    return y, kept.matrices.like
+    return y, kept.buffer
 
 
 Three = tuple[Tensor, Tensor, Tensor]
@@ -69,9 +69,8 @@ def _gradients(
     g: Tensor, x: Tensor, weight: Tensor | None, kept: Tensor, groups: int, eps: float, needs_input: bool
 ) -> Three:
     """Of x, weight and bias; empty where there is none."""
-    C = x.shape[1]
-    step = Step(*buffers.parts_of(kept, *whitening.sizes(C, C // groups)))
-    dx, dweight, dbias = whitening.backward(g, x, weight, step.kept(groups, C // groups, eps), needs_input)
+    step = whitening.Kept(kept, groups, x.shape[1] // groups, eps)
+    dx, dweight, dbias = whitening.backward(g, x, weight, step, needs_input)
     return x.new_empty(0) if dx is None else dx, kept.new_empty(0) if dweight is None else dweight, dbias
 
 

@@ -89,7 +89,7 @@ class _DecorrelatedBatchNorm(Whitening, BatchStatistics):
     def remember_step(self, step: WhitenedStep) -> None:
         super().remember_step(step)
         if self.training and self.monitored:
-            self.last_covariance = step.of_groups(step.kept.covariance)
+            self.last_covariance = step.kept.of_groups("covariance")
 
     def extra_repr(self) -> str:
         return (

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.kernels import buffers, whitening
+from spectralgrad.kernels import whitening
 from spectralgrad.linalg.calculus import call, composed_gradients
 
 from . import statistics
@@ -72,11 +72,6 @@ class WhitenedStep(NamedTuple):
 
     y: Tensor
     kept: whitening.Kept
-
-    def of_groups(self, part: buffers.Part) -> Tensor:
-        """A part of what was kept as (groups, d, d)."""
-        groups, d = self.kept.matrices[:2]
-        return part.tensor().view(groups, d, d)
 
 
 def whitened(x: Tensor, weight: Tensor | None, bias: Tensor | None, step: WhitenedStep, composition: Composition) -> Tensor:

@@ -98,7 +98,7 @@ class Whitening(Normalizer):
         return self._start((self.groups, self.group_size, self.group_size), input.device, torch.float32)
 
     def remember_step(self, step: WhitenedStep) -> None:
-        self._remember_basis(step.of_groups(step.kept.V) if self.warm_start else None)
+        self._remember_basis(step.kept.of_groups("V") if self.warm_start else None)
 
     def _remember_basis(self, V: Tensor | None) -> None:
         """Keep these eigenvectors, in the memory of the last ones: a CUDA graph of the step reads there what it wrote."""
