@@ -22,13 +22,29 @@ SHAPES = {
     "2D": ((40, 6), 3),
     "3D": ((4, 6, 11), 2),
     "4D": ((5, 6, 7, 4), 6),
+    "4D, small groups": ((5, 6, 7, 4), 2),
     "5D": ((2, 4, 3, 2, 5), 1),
     "one": ((2, 3, 1, 1), 3),
 }
-SIZES = {"one block": 2**18, "images": 6 * 60, "parts of an image": 6 * 9, "least": 1}  # numbers of a block
+SIZES = {  # numbers of a block, samples of a matrix
+    "one block": (2**18, 2**10),
+    "images": (6 * 60, 20),
+    "several images a matrix": (6 * 120, 40),
+    "several matrices an image": (6 * 90, 7),
+    "parts of an image": (6 * 9, 3),
+    "least": (1, 1),
+}
 each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
-each_size = pytest.mark.parametrize("block", SIZES.values(), ids=SIZES)
+
+
+@pytest.fixture(params=SIZES.values(), ids=list(SIZES))
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """Of blocks and matrices, as the passes take them here."""
+    block, columns = request.param
+    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(blocks, "COLUMNS", columns)
+    return block, columns
 
 
 class Inputs:
@@ -93,13 +109,12 @@ def error(got: Any, want: Any) -> float:
 @each_pass
 @each_layout
 @each_shape
-@each_size
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=cases.ident)
+@pytest.mark.parametrize("size", SIZES.values(), ids=list(SIZES), indirect=True)
 @pytest.mark.covering(2)
 def test_against_the_twin(
-    call: Any, laid: Any, shape: tuple[int, ...], d: int, block: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    call: Any, laid: Any, shape: tuple[int, ...], d: int, dtype: torch.dtype, size: tuple[int, int]
 ) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", block)
     got, want = call(Inputs(shape, d, laid, dtype))
     assert error(got, want) < 16 * cases.eps(dtype)
     if isinstance(got, Tensor):
@@ -110,27 +125,54 @@ def test_against_the_twin(
 def test_a_far_mean_costs_no_digits(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rounding leaves in the mean, of a block and of all, is carried along."""
     monkeypatch.setattr(blocks, "BLOCK", 600)
+    monkeypatch.setattr(blocks, "COLUMNS", 40)
     i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels first"], torch.float32, mean=1e5)
     assert error(*call(i)) < 16 * cases.eps(torch.float32)
 
 
-@each_size
-def test_blocks_hold_every_sample_once(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", block)
+def test_blocks_hold_every_sample_once(size: tuple[int, int]) -> None:
+    block, columns = size
     for shape, d in SHAPES.values():
         for laid in LAYOUTS.values():
             x = laid(torch.arange(float(torch.Size(shape).numel())).view(shape))
-            maps = blocks.Maps(x)
-            parts = [maps.part(b).flatten(1) for b in maps.blocks(d)]
-            assert torch.equal(torch.cat(parts, 1), x.movedim(1, 0).flatten(1))
-            most = max(block // shape[1], blocks.SAMPLES_OF_D * d)
-            assert max(part.shape[1] for part in parts) <= most
+            parts = [part.movedim((2, 3), (0, 1)).reshape(shape[1], -1) for (part,) in blocks.parts(shape[1] // d, x)]
+            assert torch.equal(torch.cat(parts, 1).sort(1).values, x.movedim(1, 0).flatten(1).sort(1).values)
+            assert max(part.shape[1] for part in parts) <= max(block // shape[1], columns, blocks.SAMPLES_OF_D * d)
 
 
-def test_a_view_where_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = cases.random(3, 4, 5, 2)
-    for laid in (x, x.contiguous(memory_format=torch.channels_last)):
-        assert blocks.Maps(laid).view.data_ptr() == laid.data_ptr()
+def test_two_maps_are_cut_alike(size: tuple[int, int]) -> None:
+    """Whatever their layouts are, and the last one is not copied."""
+    for shape, d in SHAPES.values():
+        numbers = torch.arange(float(torch.Size(shape).numel())).view(shape)
+        for laid in LAYOUTS.values():
+            for last in [LAYOUTS["channels first"](numbers), LAYOUTS["channels last"](numbers)]:
+                for one, other in blocks.parts(shape[1] // d, laid(numbers), last):
+                    assert torch.equal(one, other) or laid is LAYOUTS["one number"]
+                    assert other.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("count", "positions", "columns", "is_last", "matrices"),
+    [
+        (8, 1024, 1024, False, (8, 1, 1, 1024)),
+        (8, 64, 128, False, (4, 1, 2, 64)),
+        (9, 64, 128, False, (1, 1, 9, 64)),  # no whole number of pairs
+        (2, 4096, 1024, False, (2, 4, 1, 1024)),
+        (2, 3136, 1024, False, (2, 1, 1, 3136)),  # no whole number of parts
+        (1, 4096, 1024, True, (1, 1, 1, 4096)),
+    ],
+)
+def test_matrices_of_a_block(count: int, positions: int, columns: int, is_last: bool, matrices: tuple[int, ...]) -> None:
+    assert blocks._matrices_of(count, positions, columns, is_last) == matrices
+
+
+@each_pass
+def test_inputs_stay(call: Any) -> None:
+    """A block that needs no copy is the map itself, and nothing is written there."""
+    i = Inputs((3, 6, 4, 8), 2, LAYOUTS["channels first"], torch.float32)
+    before = [t.clone() for t in (i.x, i.g, i.A, i.S)]
+    call(i)
+    assert all(map(torch.equal, before, (i.x, i.g, i.A, i.S)))
 
 
 @each_pass
@@ -156,6 +198,7 @@ def test_nan_stays_in_its_group() -> None:
 
 def test_the_same_bits_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK", 600)
+    monkeypatch.setattr(blocks, "COLUMNS", 40)
     i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels last"], torch.float32)
     for _ in range(3):
         assert all(map(torch.equal, blocks.grouped_moments(i.x, 2), blocks.grouped_moments(i.x, 2)))

@@ -346,15 +346,15 @@ def test_compile_takes_the_plain_path(passes: list[str]) -> None:
     assert passes == []
 
 
-@pytest.mark.parametrize("case", ["more than a block", "a block", "a layer in float64"])
+@pytest.mark.parametrize("case", ["large", "small", "a layer in float64"])
 def test_the_cpu_takes_one_node_for_large_inputs(case: str, passes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, route.route_of)
     x = images(dtype=torch.float32).requires_grad_()
-    monkeypatch.setattr(blocks, "BLOCK", x.numel() - (case != "a block"))
+    monkeypatch.setattr(blocks, "LEAST", x.numel() + (case == "small"))
     layer = EVERY["zca"](dtype=torch.float64 if "float64" in case else None)
     layer(x).sum().backward()
     fused = ["grouped_moments", "transform", "transform_sums", "combine"]
-    assert passes == (fused if case == "more than a block" else [])
+    assert passes == (fused if case == "large" else [])
 
 
 # Iterations that draw their starts, and process groups: two nodes, with what autograd follows between them

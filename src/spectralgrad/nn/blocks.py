@@ -1,13 +1,13 @@
 """The passes of kernels/moments.py and kernels/affine.py on a CPU: block by block, each small enough for a core's cache.
 
-A block is some images, or a part of one. Its samples are gathered as columns (groups, d, n) and centred, before any
-product. So a pass reads the map once from memory, where a composition of torch operations reads and writes it several
-times. Products keep the accuracy of their dtype whatever autocast or matmul-precision flags say: where one of those is on,
-they are taken in float64. Sums over blocks are taken in float64, in a fixed order.
+A block is some images, or a part of one. It is copied and centred before any product, as a batch of matrices of some
+hundred samples: threads take one matrix each, where they share out a single product badly. So a pass reads the map once
+from memory, where a composition of torch operations reads and writes it several times. Products keep the accuracy of their
+dtype whatever autocast or matmul-precision flags say: where one of those is on, they are taken in float64. Sums over
+matrices and blocks are taken in float64, in a fixed order.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,54 +16,109 @@ from spectralgrad.kernels.affine_launches import like
 from spectralgrad.kernels.tiles import statistics_dtype
 from spectralgrad.linalg.precision import is_reduced
 
-BLOCK = 2**18  # numbers of a block at most: 1 MiB in float32
-SAMPLES_OF_D = 2  # times d, samples of a block at least: the results of a block, d x d, are small beside it
+BLOCK = 2**19  # numbers of a block, about: 2 MiB in float32
+LEAST = 2**18  # numbers of a map: for smaller ones a composition of torch operations is as fast
+COLUMNS = 1024  # samples of a matrix, about
+SAMPLES_OF_D = 2  # times d, samples of a matrix at least: the results of a product, d x d, are small beside it
 
 
-class Block(NamedTuple):
-    """Whole images, or positions of one."""
+def parts(groups: int, *maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """The blocks of maps (N, C, *) of one shape, each (batch, cuts, groups, d, images, positions): views of the last map.
 
-    images: slice
-    positions: slice
-
-
-class Maps:
-    """x (N, C, *) as images (N, C, P) or, where the channels lie last in memory, as one image of N P positions."""
-
-    def __init__(self, x: Tensor) -> None:
-        self.count, self.channels = x.shape[0], x.shape[1]
-        self.positions = x[0, 0].numel()
-        rows = x.movedim(1, -1)
-        self.is_last = rows.is_contiguous()
-        self.view = rows.reshape(1, -1, self.channels).mT if self.is_last else x.reshape(*x.shape[:2], self.positions)
-
-    def blocks(self, d: int) -> Iterator[Block]:
-        """All samples, in groups of d channels; they depend on sizes alone, so that two maps have the same ones."""
-        samples = max(BLOCK // self.channels, SAMPLES_OF_D * d)
-        images, positions = max(1, samples // self.positions), min(samples, self.positions)
-        for i in range(0, self.count, images):
-            for p in range(0, self.positions, positions):
-                yield Block(slice(i, min(i + images, self.count)), slice(p, min(p + positions, self.positions)))
-
-    def part(self, block: Block) -> Tensor:
-        """A view (C, images, positions); where the channels lie last it is one image."""
-        images, positions = block
-        if not self.is_last:
-            return self.view[images, :, positions].transpose(0, 1)
-        start = images.start * self.positions + positions.start
-        stop = (images.stop - 1) * self.positions + positions.stop
-        return self.view[:, :, start:stop].transpose(0, 1)
+    A matrix takes several images, or an image is cut into several matrices. Maps of another layout than the last are copied.
+    """
+    is_last = _channels_are_last(maps[-1])
+    views = [_as_images(x, groups, is_last) for x in maps]
+    count, _, d, positions = views[-1].shape
+    columns = max(COLUMNS, SAMPLES_OF_D * d)
+    samples = max(BLOCK // (groups * d), columns)
+    images, length = max(1, samples // positions), min(samples, positions)
+    for i in range(0, count, images):
+        for p in range(0, positions, length):
+            shape = _matrices_of(min(images, count - i), min(length, positions - p), columns, is_last)
+            yield tuple(_part(view, i, p, *shape) for view in views)
 
 
-def gathered(part: Tensor, groups: int, dtype: torch.dtype, mean: Tensor | None = None) -> Tensor:
-    """The samples of a part as columns (groups, d, n), minus the mean (C,), in the order that they have in memory."""
-    keeps = torch.preserve_format if part.shape[1] == 1 else torch.contiguous_format
-    X = torch.empty_like(part, dtype=dtype, memory_format=keeps)
-    if mean is None:
-        X.copy_(part)
-    else:
-        torch.sub(part, mean.to(dtype).view(-1, 1, 1), out=X)
-    return X.view(groups, part.shape[0] // groups, -1)
+def _channels_are_last(x: Tensor) -> bool:
+    """Whether the channels of x (N, C, *) lie last in memory, or will once it is contiguous."""
+    return x.shape[2:].numel() == 1 or x.movedim(1, -1).is_contiguous()
+
+
+def _as_images(x: Tensor, groups: int, is_last: bool) -> Tensor:
+    """x (N, C, *) as (N, groups, d, P) or, for channels that lie last, as one image (1, groups, d, N P)."""
+    d = x.shape[1] // groups
+    if is_last:
+        return x.movedim(1, -1).contiguous().view(1, -1, groups, d).permute(0, 2, 3, 1)
+    return x.contiguous().view(len(x), groups, d, -1)
+
+
+def _matrices_of(images: int, positions: int, columns: int, is_last: bool) -> tuple[int, int, int, int]:
+    """How a block is cut into matrices of about so many columns: (batch, cuts), and (images, positions) of each."""
+    if positions > columns and positions % columns == 0 and not is_last:
+        return images, positions // columns, 1, columns
+    together = -(-columns // positions)
+    return (images // together, 1, together, positions) if images % together == 0 else (1, 1, images, positions)
+
+
+def _part(view: Tensor, i: int, p: int, batch: int, cuts: int, images: int, positions: int) -> Tensor:
+    """A block of a view (N, groups, d, P), from image i and position p on."""
+    _, groups, d, _ = view.shape
+    by_image, by_group, by_channel, by_position = view.stride()
+    shape = (batch, cuts, groups, d, images, positions)
+    stride = (images * by_image, positions * by_position, by_group, by_channel, by_image, by_position)
+    return view.as_strided(shape, stride, view.storage_offset() + i * by_image + p * by_position)
+
+
+def _holds_matrices(part: Tensor) -> bool:
+    """Whether the `matrices` of a part are views of it: each within an image, at equal distances."""
+    batch, cuts, groups, _, images, _ = part.shape
+    return images == 1 and (cuts == 1 or batch * groups == 1)
+
+
+def matrices(X: Tensor) -> Tensor:
+    """The samples of a part that holds them as (batch cuts groups, d, n)."""
+    return X.view(-1, X.shape[3], X.shape[4] * X.shape[5])
+
+
+class Room:
+    """Memory for a copy of one block after the other: fresh memory for each would cost as much as the work in it."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.memory = torch.empty(0, dtype=dtype)
+
+    def like(self, part: Tensor) -> Tensor:
+        """A part that holds its matrices, of the shape of another and not initialised."""
+        if self.memory.numel() < part.numel():
+            self.memory = torch.empty(part.numel(), dtype=self.dtype)
+        memory = self.memory[: part.numel()]
+        if part.stride(3) == 1:  # channels lie last
+            return memory.view(*part.shape[:2], *part.shape[4:], *part.shape[2:4]).permute(0, 1, 4, 5, 2, 3)
+        return memory.view(part.shape)
+
+    def centred(self, part: Tensor, mean: Tensor) -> Tensor:
+        """A part minus the mean (C,)."""
+        return torch.sub(part, mean.to(self.dtype).view(*part.shape[2:4], 1, 1), out=self.like(part))
+
+    def gathered(self, part: Tensor, mean: Tensor | None = None) -> Tensor:
+        """A part, minus the mean if there is one, as one that holds its matrices: the part itself if that will do."""
+        if mean is not None:
+            return self.centred(part, mean)
+        return part if self.takes(part) else self.like(part).copy_(part)
+
+    def takes(self, part: Tensor) -> bool:
+        """Whether products can read and write the part itself."""
+        return part.dtype == self.dtype and _holds_matrices(part)
+
+
+def _repeated(A: Tensor, X: Tensor) -> Tensor:
+    """A (groups, d, *) for each of the matrices X (* groups, d, n)."""
+    return A if len(A) == len(X) else A.repeat(len(X) // len(A), 1, 1)
+
+
+def _sums(products: Tensor, groups: int) -> Tensor:
+    """Of (* groups, ...) over all but the groups, in float64: (groups, ...)."""
+    return products.view(-1, groups, *products.shape[1:]).sum(0, dtype=torch.float64)
 
 
 def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,19 +128,21 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
         scatter = sum [ sum (x - c)(x - c)^T  -  n r r^T  +  n (c + r - m)(c + r - m)^T ]   (Chan et al.)
     """
-    maps, d, dtype = Maps(x), x.shape[1] // groups, _dtype_of(x)
+    d, dtype = x.shape[1] // groups, _dtype_of(x)
+    raw, room = Room(dtype), Room(dtype)
     scatter = torch.zeros(groups, d, d, dtype=torch.float64)
     counts, means, rests = [], [], []
-    for block in maps.blocks(d):
-        X = gathered(maps.part(block), groups, dtype)  # (groups, d, n)
-        centre = X.mean(-1, keepdim=True)
-        X -= centre
-        scatter += torch.bmm(X, X.mT)
-        rests.append(X.mean(-1, keepdim=True).double())
+    for (part,) in parts(groups, x):
+        count = part.numel() // (groups * d)
+        X = raw.gathered(part)
+        centre = (_sums(matrices(X).sum(-1), groups) / count).to(dtype)  # (groups, d)
+        columns = matrices(room.centred(X, centre))
+        scatter += _sums(torch.bmm(columns, columns.mT), groups)
+        rests.append(_sums(columns.sum(-1), groups) / count)
         means.append(centre + rests[-1])
-        counts.append(X.shape[-1])
+        counts.append(count)
     n = torch.tensor(counts, dtype=torch.float64)
-    M, R = torch.cat(means, -1), torch.cat(rests, -1)  # (groups, d, blocks)
+    M, R = torch.stack(means, -1), torch.stack(rests, -1)  # (groups, d, blocks)
     exact = (M @ n / n.sum()).unsqueeze(-1)  # (groups, d, 1)
     M -= exact
     scatter += torch.bmm(M * n, M.mT) - torch.bmm(R * n, R.mT)
@@ -105,24 +162,25 @@ def transform(
         constant += _column(bias, A)
     if correction is not None:
         constant -= torch.bmm(A, _column(correction, A))
-    y = like(x)
-    source, target = Maps(x), Maps(y)
-    for block in source.blocks(A.shape[-1]):
-        X = gathered(source.part(block), len(A), dtype, mean)
-        Y = torch.baddbmm(constant, A, X, out=torch.empty_like(X))
-        _put(Y, target.part(block))
+    y, of_x, of_y = like(x), Room(dtype), Room(dtype)
+    for part, target in parts(len(A), x, y):
+        X = matrices(of_x.gathered(part, mean))
+        out = target if of_y.takes(target) else of_y.like(target)
+        torch.baddbmm(_repeated(constant, X), _repeated(A, X), X, out=matrices(out))
+        _put(out, target)
     return y
 
 
 def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     """sum of g (x - mean - correction)^T, and sum of g, as kernels/affine.py has them."""
-    maps, gradients, d, dtype = Maps(x), Maps(g), x.shape[1] // groups, _dtype_of(x)
+    d, dtype = x.shape[1] // groups, _dtype_of(x)
     Q = torch.zeros(groups, d, d, dtype=torch.float64)
     s = torch.zeros(groups, d, dtype=torch.float64)
-    for block in maps.blocks(d):
-        X, G = gathered(maps.part(block), groups, dtype, mean), gathered(gradients.part(block), groups, dtype)
-        Q += torch.bmm(G, X.mT)
-        s += G.sum(-1)
+    of_g, of_x = Room(dtype), Room(dtype)
+    for gradient, part in parts(groups, g, x):
+        G, X = matrices(of_g.gathered(gradient)), matrices(of_x.gathered(part, mean))
+        Q += _sums(torch.bmm(G, X.mT), groups)
+        s += _sums(G.sum(-1), groups)
     if correction is not None:
         Q -= s.unsqueeze(-1) * _column(correction, Q).mT
     own = statistics_dtype(x)
@@ -136,13 +194,14 @@ def combine(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, correction
     constant = x.new_zeros(*A.shape[:2], 1, dtype=dtype)
     if correction is not None:
         constant -= torch.bmm(S, _column(correction, S))
-    dx = like(x)
-    maps, gradients, target = Maps(x), Maps(g), Maps(dx)
-    for block in maps.blocks(A.shape[-1]):
-        X = gathered(maps.part(block), len(A), dtype, mean)
-        G = gathered(gradients.part(block), len(A), dtype, shift)
-        Y = torch.baddbmm(constant, S, X, out=torch.empty_like(X))
-        _put(Y.baddbmm_(A, G), target.part(block))
+    dx, of_g, of_x, of_dx = like(x), Room(dtype), Room(dtype), Room(dtype)
+    for gradient, part, target in parts(len(A), g, x, dx):
+        G, X = matrices(of_g.gathered(gradient, shift)), matrices(of_x.gathered(part, mean))
+        out = target if of_dx.takes(target) else of_dx.like(target)
+        product = matrices(out)
+        torch.baddbmm(_repeated(constant, X), _repeated(S, X), X, out=product)
+        product.baddbmm_(_repeated(A, G), G)
+        _put(out, target)
     return dx
 
 
@@ -156,6 +215,7 @@ def _column(v: Tensor, A: Tensor) -> Tensor:
     return v.to(A.dtype).view(*A.shape[:2], 1)
 
 
-def _put(Y: Tensor, part: Tensor) -> None:
-    """Columns (groups, d, n) into a view (C, images, positions)."""
-    part.copy_(Y.view(part.shape))
+def _put(out: Tensor, target: Tensor) -> None:
+    """A product into a part of a map, unless it was written there."""
+    if out is not target:
+        target.copy_(out)

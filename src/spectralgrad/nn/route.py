@@ -160,11 +160,11 @@ def _working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
 def passes_take(layer: "Normalizer", x: Tensor) -> bool:
     """Whether the passes of nodes.py gain something for ``x`` (N, C, *).
 
-    On a GPU where their kernels run; on a CPU from more than one block on: a map of one block stays in the cache anyway.
+    On a GPU where their kernels run; on a CPU for maps that no core's cache holds.
     """
     if _working_dtype(layer, x) != tiles.statistics_dtype(x):
         return False
-    return x.numel() > blocks.BLOCK if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
+    return x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
 
 
 def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:

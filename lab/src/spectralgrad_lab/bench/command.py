@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .memory import keep_freed
 from .progress import Progress
 from .run import Options, markdown, write
 from .run import bench as measure
@@ -20,6 +21,8 @@ def bench(options: Options, folder: Path | None = None) -> int:
     """
     if folder:
         folder.mkdir(parents=True, exist_ok=True)  # a folder that cannot be had is an error before, not after
+    if not options.gpu:
+        keep_freed()
     about, outcome = measure(options, Progress())
     print(markdown(about, outcome.rows), flush=True)
     if folder and outcome.rows:
