@@ -166,26 +166,27 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
 
 def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
-    if potential.takes_any_scale(factors) or in_batched_backward(E):
+    if potential.takes_any_scale(factors):
         return potential.first(factors, E)
-    if _are_ordinary(potential, factors, E):
-        D = potential.first(factors, E)
-        if are_finite(D):
-            return D
+    if at_hand(E):
+        if _are_ordinary(potential, factors, E):
+            D = potential.first(factors, E)
+            if are_finite(D):
+                return D
+    elif in_batched_backward(E):
+        return potential.first(factors, E)
     unit, e = potential.at_scale_1(factors), exponent(E)
     return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
 
 
 def _are_ordinary(potential: Potential, factors: tuple[Tensor, ...], *directions: Tensor) -> bool:
-    """Whether values can be read here, and need no help with scales."""
-    if not at_hand(directions[0]):
-        return False
+    """Whether values at hand need no help with scales."""
     return is_ordinary(potential.size(factors), 1) and all(is_ordinary(E) for E in directions)
 
 
 def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
     """D2(M)[E1, E2] at any scale, for plain tensors."""
-    if _are_ordinary(potential, factors, E1, E2):
+    if at_hand(E1) and _are_ordinary(potential, factors, E1, E2):
         D = potential.second(factors, E1, E2)
         if are_finite(D):
             return D

@@ -5,6 +5,8 @@ on, the product is taken in float64 and rounded once. No flag is touched, which 
 and capturable. What needs more digits than it was given is computed in `widest`.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -67,13 +69,28 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     ...     matmul(a, a).dtype
     torch.float32
     """
+    return _in_full(_product, a, b)
+
+
+def sandwich(left: Tensor, middle: Tensor) -> Tensor:
+    """``left @ middle @ left^H``."""
+    return _in_full(_sandwich, left, middle)
+
+
+def in_basis(V: Tensor, E: Tensor) -> Tensor:
+    """The Hermitian part of ``V^H E V``."""
+    return _in_full(_in_basis, V, E)
+
+
+def _in_full(products: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor) -> Tensor:
+    """Products of a and b with the full accuracy of their dtype: the flags are read once for all of them."""
     if a.dtype not in WIDE or not is_reduced(a.device.type):
-        return _product(a, b)
+        return products(a, b)
     wide = widest(a)
     if wide == a.dtype:  # no float64 there: then it was autocast
         with torch.autocast(a.device.type, enabled=False):
-            return _product(a, b)
-    return _product(a.to(wide), b.to(wide)).to(a.dtype)
+            return products(a, b)
+    return products(a.to(wide), b.to(wide)).to(a.dtype)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
@@ -83,14 +100,12 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.matmul(a, b)
 
 
-def sandwich(left: Tensor, middle: Tensor) -> Tensor:
-    """``left @ middle @ left^H``."""
-    return matmul(matmul(left, middle), left.mH)
+def _sandwich(left: Tensor, middle: Tensor) -> Tensor:
+    return _product(_product(left, middle), left.mH)
 
 
-def in_basis(V: Tensor, E: Tensor) -> Tensor:
-    """The Hermitian part of ``V^H E V``."""
-    return hermitian_part(matmul(V.mH, matmul(E, V)))
+def _in_basis(V: Tensor, E: Tensor) -> Tensor:
+    return hermitian_part(_product(V.mH, _product(E, V)))
 
 
 def hermitian_part(x: Tensor) -> Tensor:

@@ -68,10 +68,9 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     """Raise if an ascending spectrum (*B, n) is singular to rounding, or negative. Reads the host once."""
     if w.numel() == 0:
         return
-    lowest, highest = w[..., 0], w[..., -1]
-    regular = lowest > _ZERO * float(torch.finfo(w.dtype).eps) * highest  # a negative spectrum fails this too
-    if not bool(regular.all()):
-        singular = ~regular
+    lowest, highest = w.select(-1, 0), w.select(-1, -1)
+    singular = lowest <= highest * (_ZERO * float(torch.finfo(w.dtype).eps))  # a negative spectrum is so too
+    if bool(singular.any()):
         raise DefinitenessError(
             f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are "
             f"singular or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. "
