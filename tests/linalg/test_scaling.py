@@ -73,6 +73,10 @@ def test_one_matrix_at_an_end_of_the_range_is_not_ordinary(dtype: torch.dtype) -
         assert not is_ordinary(y)
         assert not is_ordinary(y * torch.tensor([0, 1, 1]).view(3, 1, 1))
         assert is_ordinary(y, 3) == (factor < 1)  # as one
+        assert not is_ordinary(y[1])
+        assert not is_ordinary(y[1:2])
+        assert is_ordinary(y[0])
+    assert is_ordinary(torch.zeros(1, 2, 2))
 
 
 def test_scaled_back_takes_exponents_that_are_not_whole() -> None:

@@ -112,19 +112,20 @@ def _triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     columns = _orthogonal(A)
     for p, q in ((0, 1), (1, 2), (0, 1)):  # longest first; -1 keeps the determinant
         x, y = columns[p], columns[q]
-        less = _squares(x) < _squares(y)
+        less = _dot(x, x) < _dot(y, y)
         columns[p], columns[q] = torch.where(less, y, x), torch.where(less, -x, y)
     left, right = (torch.stack([x[rows] for x in columns]) for rows in (slice(N), slice(N, None)))
     values = left.square().sum(1).sqrt_()  # (3, b)
     left[:2] /= values[:2].unsqueeze(1).clamp(min=_LEAST)
     third = _cross(left[0], left[1])
-    values[2] = (third * left[2]).sum(0)
+    values[2] = _dot(third, left[2])
     left[2] = third
     return left, values, right
 
 
-def _squares(x: Tensor) -> Tensor:
-    return x[:N].square().sum(0)
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    """Of vectors (3, b), or of what stands in their first three planes: (b,)."""
+    return (x[0] * y[0]).addcmul_(x[1], y[1]).addcmul_(x[2], y[2])
 
 
 def _orthogonal(A: Tensor) -> list[Tensor]:
@@ -138,7 +139,7 @@ def _orthogonal(A: Tensor) -> list[Tensor]:
         cosine, sine = 0.0, 0.0  # the largest ones, squared
         for p, q in ((0, 1), (0, 2), (1, 2)):
             x, y = columns[p], columns[q]
-            a, b, c = _squares(x), _squares(y), (x[:N] * y[:N]).sum(0)
+            a, b, c = _dot(x, x), _dot(y, y), _dot(x, y)
             gap = b - a
             if look:
                 met = float((c.square() / (a * b).clamp_(min=_LEAST)).max())

@@ -87,7 +87,7 @@ def is_ordinary(x: Tensor, dims: int = 2) -> bool:
     if x.ndim == dims or x.shape[:-dims].numel() == 1:  # one matrix: half the time
         size = torch.linalg.vector_norm(x, math.inf).item()
         return bool(1 / limit <= size <= limit or size == 0)
-    largest = torch.linalg.vector_norm(x, math.inf, tuple(range(-dims, 0)))  # (*B,)
+    largest = x.abs().amax(tuple(range(-dims, 0)))  # (*B,); torch's own norm takes 40 times as long for many 3 x 3
     low, high = largest.min().item(), largest.max().item()  # aminmax has no forward mode in torch 2.10
     if low == 0:
         low = torch.where(largest > 0, largest, 1).min().item()

@@ -195,6 +195,23 @@ def test_what_is_worth_spreading() -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize(("rows", "shares"), [(7, [7]), (6, [2, 2, 3]), (1, [1] * 7 + [0] * 2)])
+def test_chunks(rows: int, shares: list[int]) -> None:
+    """As many for each thread, unless one chunk takes all: that is the caller's own work."""
+    x, seen = torch.arange(7), []
+
+    def work(part: Tensor) -> None:
+        part.add_(1)  # writes in place, and each row once
+        seen.append((len(part), threading.get_ident()))
+
+    threads.in_chunks(work, rows, x)
+    assert x.tolist() == list(range(1, 8))
+    lengths, idents = zip(*seen, strict=True)
+    assert sorted(lengths) == sorted(shares)
+    assert len(shares) > 1 or idents == (threading.get_ident(),)
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_number_of_threads_is_left_alone() -> None:
     sg.eigh(large_batch())
     assert torch.get_num_threads() == 3

@@ -80,10 +80,12 @@ def may_spread(seconds: float) -> bool:
 def in_chunks(work: Callable[..., None], rows: int, *tensors: Tensor) -> None:
     """Call ``work`` with chunks of at most so many rows of tensors of one length, inputs and outputs alike, in all threads.
 
-    A chunk stays in the cache from its first operation to its last, and no operation in it uses more than one thread.
+    A chunk stays in the cache from its first operation to its last, and no operation in it uses more than one thread. What
+    fits into one is done by the caller alone: threads that share it take turns at Python's lock after each operation.
     """
-    workers = torch.get_num_threads()
-    count = -(-len(tensors[0]) // (rows * workers)) * workers  # as many for each
+    length = len(tensors[0])
+    workers = torch.get_num_threads() if length > rows else 1
+    count = -(-length // (rows * workers)) * workers  # as many for each
     shares = iter(list(zip(*(x.tensor_split(count) for x in tensors), strict=True)))  # next() is atomic
     inference = torch.is_inference_mode_enabled()
 
