@@ -13,7 +13,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import LinAlgError, OptionError
-from spectralgrad.linalg.solvers import lapack, team, threads
+from spectralgrad.linalg.solvers import lapack, svd, team, threads
 from support import cases
 from support.families import SCALES, assert_solves, disagreements, families, faults
 
@@ -185,6 +185,32 @@ def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("shape", [(24, 18), (13, 24), (16, 16)])
+@pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
+def test_spread_singular_values(shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    A, spread = cases.random(24, 13, *shape, dtype=dtype).transpose(0, 1), []
+    original = threads.spread
+    monkeypatch.setattr(threads, "spread", lambda *args: spread.append(1) or original(*args))
+    U, S, Vh = svd.triplets(A)
+    assert spread == [1]
+    k, rounding = min(shape), 30 * max(shape) * cases.eps(dtype)
+    assert (U.shape, S.shape, Vh.shape) == ((13, 24, shape[0], k), (13, 24, k), (13, 24, k, shape[1]))
+    torch.testing.assert_close(S, torch.linalg.svdvals(A), rtol=rounding, atol=rounding)
+    torch.testing.assert_close((U * S.unsqueeze(-2)) @ Vh, A, rtol=0, atol=rounding)
+    for Q in (U.mH @ U, Vh @ Vh.mH):
+        torch.testing.assert_close(Q, torch.eye(k, dtype=dtype).expand_as(Q), rtol=0, atol=rounding)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_spread_singular_values_in_inference_mode_and_of_no_columns() -> None:
+    A = cases.random(256, 24, 18)
+    with torch.inference_mode():
+        assert sg.svdvals(A).is_inference()
+    assert [x.shape for x in svd.triplets(A[..., :0])] == [(256, 24, 0), (256, 0), (256, 0, 0)]
+    assert [x.shape for x in svd.triplets(A[:0])] == [(0, 24, 18), (0, 18), (0, 18, 18)]
+
+
+@pytest.mark.usefixtures("three_threads")
 def test_what_is_worth_spreading() -> None:
     M = large_batch()
     assert not lapack.worth_spreading(M[0, 0])
@@ -243,7 +269,7 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
     M[3, 5] = 0
     done: list[int] = []
 
-    def solve(part: Tensor, out: tuple[Tensor, Tensor]) -> bool:
+    def solve(part: Tensor) -> bool:
         if bool((part == 0).all((-2, -1)).any()):
             raise LinAlgError("share of the zero matrix")
         time.sleep(0.01)
@@ -251,7 +277,7 @@ def test_a_failing_share_raises_after_all_are_done() -> None:
         return True
 
     with pytest.raises(LinAlgError, match="share of the zero matrix"):
-        threads.spread(solve, M)
+        threads.spread(solve, M.flatten(0, 1))
     shares = [len(part) for part in M.flatten(0, 1).chunk(4 * 3)]
     assert len(done) == len(shares) - 1
 
@@ -301,7 +327,7 @@ def test_a_forked_child_has_one_thread_and_does_not_hang() -> None:
 
 @forked
 def test_a_forked_child_that_asks_for_threads_makes_its_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(threads, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
     # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
     M = large_batch()[:4]  # (4, 13, 24, 24)

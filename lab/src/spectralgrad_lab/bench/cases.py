@@ -1,7 +1,7 @@
 """Every case that `spectralgrad bench` measures by itself, with its target. Nothing here computes.
 
-What it measures only when asked stands in on_request.py. A target on the CPU holds for two threads or more: `eigh` spreads
-a batch over them, which torch does not.
+What it measures only when asked stands in on_request.py. A target on the CPU holds for two threads or more: `eigh` and `svd`
+spread a batch over them, which torch does not.
 """
 
 from . import on_request

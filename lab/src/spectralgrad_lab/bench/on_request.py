@@ -98,17 +98,17 @@ def _power(sizes: tuple[int, ...]) -> list[Case]:
     return [Case("power", d, 128, POWER_TARGETS[d], MAPS, kind=kind) for kind in POWER_KINDS for d in sizes]
 
 
-def _svd(targets: dict[tuple[int, int, int], float]) -> list[Case]:
-    """Of (batch, m, n), with the target in float32; float64 is to reach a third of it."""
+def _svd(targets: dict[tuple[int, int, int], float | None]) -> list[Case]:
+    """Of (batch, m, n), with the target in float32, if there is one; float64 is to reach a third of it."""
     return [
-        Case("svd", min(m, n), batch, target / (1 if dtype == "float32" else 3), (m, n), function="svd", dtype=dtype)
+        Case("svd", min(m, n), batch, target and target / share, (m, n), function="svd", dtype=dtype)
         for (batch, m, n), target in targets.items()
-        for dtype in ("float32", "float64")
+        for dtype, share in (("float32", 1), ("float64", 3))
     ]
 
 
-def _polar(targets: dict[tuple[int, int], float]) -> list[Case]:
-    """Of (batch, n), with the milliseconds that each may take in float32."""
+def _polar(targets: dict[tuple[int, int], float | None]) -> list[Case]:
+    """Of (batch, n), with the milliseconds that each may take in float32, if it is known."""
     functions = ("polar", "procrustes", "procrustes, special")
     return [Case("polar", n, batch, ms, (n, n), function=name) for (batch, n), ms in targets.items() for name in functions]
 
@@ -171,6 +171,8 @@ CPU = [
     *_roots("roots64", "float64", (4, 8, 16, 32, 64, 128), (1, 16, 256)),
     *_digits((4, 8, 16, 32, 64), (1e-2, 1e-3, 1e-4, 1e-5), steps=100, seeds=5),
     Case("style", 512, 1, 60e3),
+    *_svd(dict.fromkeys(((256, 8, 8), (256, 64, 64), (64, 128, 128), (300, 900, 100)))),
+    *_polar(dict.fromkeys(((10_000, 3), (256, 64)))),
     *_uses({32: 16, 128: 8, 512: 1}, {10_000: None, 100_000: None}, (500, 2048), 10.0),
 ]
 CPU_QUICK = [
@@ -180,6 +182,8 @@ CPU_QUICK = [
     *_roots("roots64", "float64", (4, 32), (1, 16)),
     *_digits((8, 64), (1e-2, 1e-5), steps=10, seeds=1),
     Case("style", 64, 1),  # too small for its targets
+    *_svd({(256, 8, 8): None}),
+    *_polar({(100, 3): None}),
     *_uses({16: 2}, {100: None}, (20, 64), None),
 ]
 GPU = [
@@ -224,6 +228,6 @@ def cases(gpu: bool, quick: bool) -> list[Case]:
     """All of them, for the GPU or the CPU. Gradients, roots and digits are measured on the CPU alone.
 
     >>> sorted({case.section for case in cases(gpu=False, quick=True)})
-    ['digits', 'gradients', 'roots', 'roots64', 'style', 'uses']
+    ['digits', 'gradients', 'polar', 'roots', 'roots64', 'style', 'svd', 'uses']
     """
     return (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)

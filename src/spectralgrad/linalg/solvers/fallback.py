@@ -21,6 +21,7 @@ from ..scaling import are_finite, exponent, shifted
 from .base import COMPILABLE, Solver
 from .cusolver import carefully
 from .lapack import Lapack
+from .svd import triplets
 
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
 Factors = tuple[Tensor, ...]
@@ -118,11 +119,7 @@ def _checked_svd(who: str, A: Tensor, solver: Solver, check: bool) -> Factors:
 
 
 def _svd(A: Tensor) -> Factors:
-    return carefully(_torch_svd, A) if A.device.type == "cuda" else _torch_svd(A)
-
-
-def _torch_svd(A: Tensor) -> Factors:
-    return tuple(torch.linalg.svd(A, full_matrices=False))
+    return carefully(triplets, A) if A.device.type == "cuda" else triplets(A)
 
 
 def _broken(x: Tensor) -> Tensor:

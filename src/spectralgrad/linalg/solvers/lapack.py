@@ -1,5 +1,6 @@
 """LAPACK's (on CUDA: cuSOLVER's) divide and conquer."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,34 +10,36 @@ from spectralgrad.errors import LinAlgError
 from spectralgrad.kernels import syev
 
 from ..scaling import are_finite
-from . import cusolver
+from . import cusolver, threads
 from .base import Solver, compilable
-from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
 _SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
 
 
 def worth_spreading(H: Tensor) -> bool:
     """Whether ``H`` (*B, n, n) is a CPU batch large enough to gain from several threads."""
-    if H.device.type != "cpu" or H.ndim < 3:
-        return False
-    n = H.shape[-1]
-    batch = H.numel() // (n * n)
-    seconds = batch * _SECONDS_AT_16 * (n / 16) ** 1.85
-    return batch > 1 and seconds > WORTHWHILE_SECONDS and may_spread(seconds)
+    return threads.worth_spreading(H, _SECONDS_AT_16 * (H.shape[-1] / 16) ** 1.85)
 
 
-def _eigh_into(H: Tensor, out: tuple[Tensor, Tensor]) -> bool:
-    torch.linalg.eigh(H, out=out)
+def _spread(solve: Callable[[Tensor, Tensor, Tensor], bool], H: Tensor) -> tuple[Tensor, Tensor] | None:
+    """w and V of a batch ``H`` (*B, n, n) by all threads; None where one says no."""
+    flat = H.detach().flatten(0, -3)
+    w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
+    V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
+    return (w.reshape(H.shape[:-1]), V.reshape(H.shape)) if threads.spread(solve, flat, w, V) else None
+
+
+def _eigh_into(H: Tensor, w: Tensor, V: Tensor) -> bool:
+    torch.linalg.eigh(H, out=(w, V))
     return True
 
 
-def _checked_eigh_into(M: Tensor, out: tuple[Tensor, Tensor]) -> bool:
+def _checked_eigh_into(M: Tensor, w: Tensor, V: Tensor) -> bool:
     """The same, and looks at a share of a batch while it is in the cache, in the thread that solves it."""
     if not torch.equal(M, M.mH):
         return False
-    torch.linalg.eigh(M, out=out)
-    return are_finite(*out)
+    torch.linalg.eigh(M, out=(w, V))
+    return are_finite(w, V)
 
 
 @compilable
@@ -57,9 +60,8 @@ class Lapack(Solver):
     """
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        if worth_spreading(H):
-            w, V, _ = spread(_eigh_into, H)
-            return w, V
+        if worth_spreading(H) and (pairs := _spread(_eigh_into, H)) is not None:
+            return pairs
         if H.device.type == "cuda":
             return cusolver.eigh(H)
         w, V = torch.linalg.eigh(H)
@@ -71,8 +73,7 @@ class Lapack(Solver):
     def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
         try:
             if worth_spreading(M):
-                w, V, good = spread(_checked_eigh_into, M)
-                return (w, V) if good else None
+                return _spread(_checked_eigh_into, M)
             if M.device.type != "cpu" or not torch.equal(M, M.mH):  # NaN is not equal
                 return None
             w, V = torch.linalg.eigh(M)

@@ -1,10 +1,10 @@
 """A batch of matrices spread over CPU threads, each solving its share with single-threaded LAPACK.
 
-torch runs a batch one matrix after the other and hands LAPACK all threads for each: for n <= 128 that is slower than,
-or at best as fast as, one thread. The threads are torch's own where they can be had (see team.py), else a pool whose
-workers pin themselves to one thread each; no setting of the caller changes. While the pool starts, once in a process,
-torch's count for new threads is 1 for some microseconds: torch offers no way to pin a thread without that, so another
-thread whose first torch operation falls into them keeps 1.
+torch runs a batch one matrix after the other and hands LAPACK all threads for each: for n <= 128 that is slower than, or at
+best as fast as, one thread, and for larger n two threads gain less than twice. The threads are torch's own where they can be
+had (see team.py), else a pool whose workers pin themselves to one thread each; no setting of the caller changes. While the
+pool starts, once in a process, torch's count for new threads is 1 for some microseconds: torch offers no way to pin a thread
+without that, so another thread whose first torch operation falls into them keeps 1.
 """
 
 import os
@@ -100,22 +100,27 @@ def in_chunks(work: Callable[..., None], rows: int, *tensors: Tensor) -> None:
         (team.run if team.is_available() else _run_in_pool)(run, workers)
 
 
-def spread(solve: Callable[[Tensor, tuple[Tensor, Tensor]], bool], H: Tensor) -> tuple[Tensor, Tensor, bool]:
-    """w, V and whether all said yes; ``solve(chunk, (w, V))`` fills them for chunks of the batch ``H`` (*B, n, n)."""
-    n = H.shape[-1]
-    flat = H.detach().reshape(-1, n, n)
-    w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
-    V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
+def worth_spreading(X: Tensor, seconds: float) -> bool:
+    """Whether ``X`` (*B, m, n), a matrix of which takes one core so long, is a CPU batch that gains from several threads."""
+    if X.device.type != "cpu" or X.ndim < 3:
+        return False
+    batch = X.shape[:-2].numel()
+    return batch > 1 and batch * seconds > WORTHWHILE_SECONDS and may_spread(batch * seconds)
+
+
+def spread(solve: Callable[..., bool], X: Tensor, *results: Tensor) -> bool:
+    """Solve the batch ``X`` (B, m, n) chunk by chunk in all threads: ``solve(chunk, *results)`` fills those of ``results``
+    (B, ...). Whether it said yes each time."""
     workers = torch.get_num_threads()
-    chunks = min(len(flat), _CHUNKS_PER_WORKER * workers)
+    chunks = min(len(X), _CHUNKS_PER_WORKER * workers)
     inference = torch.is_inference_mode_enabled()  # a thread's own: the workers need the caller's to write its tensors
-    shares = iter(list(zip(flat.chunk(chunks), w.chunk(chunks), V.chunk(chunks), strict=True)))  # next() is atomic
+    shares = iter(list(zip(*(x.chunk(chunks) for x in (X, *results)), strict=True)))  # next() is atomic
     verdicts: list[bool] = []
 
     def work() -> None:
         with torch.inference_mode(inference), torch.no_grad():
-            for part, w_part, V_part in shares:
-                verdicts.append(solve(part, (w_part, V_part)))
+            for share in shares:
+                verdicts.append(solve(*share))
 
     (team.run if team.is_available() else _run_in_pool)(work, workers)
-    return w.reshape(H.shape[:-1]), V.reshape(H.shape), all(verdicts)
+    return all(verdicts)
