@@ -28,7 +28,7 @@ from torch.autograd import Function
 from spectralgrad.validation import under_vmap
 
 from .calculus import batched, call, in_transform, is_constant
-from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, is_ordinary, shifted
+from .scaling import at_hand, exponent, in_batched_backward, is_ordinary, shifted
 
 Some = Sequence[Tensor | None]
 _MATRICES = 2  # that a decomposition takes at most
@@ -50,6 +50,10 @@ class Decomposition(Protocol):
 
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         """How far the factors and their matrices are from scale 1."""
+        ...
+
+    def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The factors whose size says how far that is."""
         ...
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
@@ -144,8 +148,10 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
     given = [x for x in cotangents if x is not None]
     if not all(at_hand(x) for x in (*factors, *given)):
         return any(in_batched_backward(x) for x in given)  # it could not be done otherwise
-    scales = (k for k in decomposition.scales(factors).factors if k is not None)
-    return are_ordinary(factors[-1], *scales) and all(is_ordinary(g, g.ndim) for g in given)
+    batch = factors[-1].ndim - 2
+    return all(is_ordinary(o, o.ndim - batch) for o in decomposition.sizes(factors)) and all(
+        is_ordinary(g, g.ndim) for g in given
+    )
 
 
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:

@@ -139,6 +139,9 @@ class _Eigh:
         k = exponent(factors[0], 1)
         return Scales((k, None), (k,))
 
+    def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (factors[0],) if self.rule.scale_free else ()
+
     def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
         gw, gV = cotangents
         return gV is not None and not torch.compiler.is_compiling() and eigenpairs_kernel.runs_on(factors[1], gw, gV)
@@ -152,9 +155,9 @@ class _Eigh:
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)
         K = self.rule.coefficients(w)
-        inner = hermitian_part(K * seen(K, matmul(V.mH, gV), rounding_of(gV), w))
+        inner = hermitian_part(K * seen(K, matmul(V.mH, gV), lambda: rounding_of(gV), w))
         if gw is not None:
-            inner = inner + torch.diag_embed(gw).to(inner.dtype)
+            inner = inner + torch.diag_embed(gw)
         return (sandwich(V, inner),)
 
     def _pullback_in_kernel(self, w: Tensor, V: Tensor, of: Cotangents) -> Tensor:

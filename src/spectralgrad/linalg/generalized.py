@@ -105,6 +105,9 @@ class _Generalized:
         k = exponent(w, 1)
         return Scales((k, v), (k - 2 * v, -2 * v))
 
+    def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple(factors) if self.rule.scale_free else (factors[1],)
+
     def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
         return False
 
@@ -115,9 +118,13 @@ class _Generalized:
         if gV is None:
             return sandwich(V, diagonal), -sandwich(V, weighted)
         G = matmul(V.mH, gV)
-        lengths = torch.linalg.vector_norm(V, dim=-2).amax(-1)[..., None, None]
         K = self.rule.coefficients(w)
-        S = hermitian_part(K * seen(K, G, lengths * rounding_of(gV), w))
+
+        def noise() -> Tensor:
+            longest: Tensor = torch.linalg.vector_norm(V, dim=-2).amax(-1)
+            return longest[..., None, None] * rounding_of(gV)
+
+        S = hermitian_part(K * seen(K, G, noise, w))
         gB = -sandwich(V, S * _means(w) + weighted + hermitian_part(G) / 2)
         return sandwich(V, S + diagonal), gB
 

@@ -142,6 +142,9 @@ class _Svd:
         k = exponent(factors[1], 1)
         return Scales((None, k, None), (k,))
 
+    def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return (factors[1],)
+
     def _gaps(self, S: Tensor) -> Tensor:
         """D (*B, k, k) ~ 1/(s_j - s_i), from the rule; one that is not scale-free is asked for s / s_1."""
         if self.rule.scale_free:
@@ -173,7 +176,7 @@ class _Svd:
                 outer.append(matmul(U, (_outside(V, gV) * reciprocal_values(S).unsqueeze(-2)).mH))
         # The adjoints of P -> D * H and P -> F * W.
         D, F = self._gaps(S), reciprocal_sums(S)
-        inner = inner + hermitian_part(D * seen(D, together, rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
+        inner = inner + hermitian_part(D * seen(D, together, lambda: rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
         return (sum(outer, matmul(matmul(U, inner), Vh)),)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,6 +1,7 @@
 """What a rule is, and the two matrices that every rule is made of."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
-from ..scaling import in_batched_backward
+from ..scaling import at_hand, in_batched_backward
 
 CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
 
@@ -73,15 +74,17 @@ def order(eigenvalues: Tensor) -> Tensor:
     return torch.where(by_value == 0, by_index, by_value)
 
 
-def seen(K: Tensor, X: Tensor, noise: Tensor, eigenvalues: Tensor) -> Tensor:
+def seen(K: Tensor, X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor) -> Tensor:
     """X (*B, n, n), which K multiplies, without what close pairs would make of its rounding.
 
     A loss that sees two close vectors only through the space they span leaves the skew part of X_ij at 0. Rounding leaves
-    ``noise`` (*B, n, n) there, and K_ij would make an error of any size of it. So skew parts of close pairs that are no
+    ``noise()`` (*B, n, n) there, and K_ij would make an error of any size of it. So skew parts of close pairs that are no
     larger are taken for zero. They keep their derivatives: subtracted is a constant.
     """
     if in_batched_backward(X):  # which cannot detach
         return X
-    close = K.abs() * scale(eigenvalues) > CLOSE
+    close = K.detach().abs() * scale(eigenvalues) > CLOSE
+    if at_hand(close) and not bool(close.any()):
+        return X
     skew = (X - X.mH) / 2
-    return X - torch.where(close & (skew.abs() <= noise), skew, 0).detach()
+    return X - torch.where(close & (skew.abs() <= noise()), skew, 0).detach()

@@ -42,15 +42,13 @@ class Lorentzian(Rule):
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         rtol = self._width(eigenvalues.dtype)
-        size = scale(eigenvalues)
-        size = torch.where(size > 0, size, 1)
-        # The gap of two numbers near the largest one, of opposite signs, would overflow: take half of it there.
-        factor = torch.where(size > torch.finfo(size.dtype).max / 4, 0.5, 1.0).to(size.dtype)
-        gap = gaps(eigenvalues * factor[..., 0]) / (size * factor)  # relative: its square is safe
+        # Half of each, or the gap of two numbers near the largest one, of opposite signs, would overflow.
+        size = (0.5 * scale(eigenvalues)).clamp(min=torch.finfo(eigenvalues.dtype).tiny)
+        gap = gaps(0.5 * eigenvalues) / size  # relative: its square is safe
         # A zero gap is replaced before the division, or second derivatives at it are those of 0/0.
         zero = gap == 0
         gap = torch.where(zero, 1, gap)
-        return bounded(torch.where(zero, 0, gap / (gap * gap + rtol**2) / size))
+        return bounded(torch.where(zero, 0, gap / (gap * gap + rtol**2) / (2 * size)))
 
     def in_kernel(self, dtype: torch.dtype) -> Coefficients:
         return Coefficients("LORENTZIAN", self._width(dtype)) if type(self) is Lorentzian else GIVEN
