@@ -20,6 +20,7 @@ from .table import EXPLAINED, losses, number, summary, target
 
 DRAWN = ("eigh", "backward", "inv_sqrtm", "whitening")
 FIGURES = "figures"  # a folder beside the page
+TICKS = (0.2, 0.5, 0.8, 1, 1.5, 2, 3, 4, 6, 10, 20, 40, 100, 200, 400, 1000)  # of the vertical axes
 
 
 def read(path: Path) -> tuple[dict[str, Any], list[Row]]:
@@ -153,6 +154,10 @@ def _panel(axes: Any, rows: Sequence[Row]) -> None:
     axes.axhline(1, color="grey", linewidth=0.8, linestyle=":")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in TICKS if low <= tick <= high]
+    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])  # 2, where the default writes 2 x 10^0
+    axes.minorticks_off()
     axes.set_xticks(sorted({row.d for row in rows}), [str(d) for d in sorted({row.d for row in rows})])
     axes.tick_params(axis="x", labelrotation=45)  # neighbouring sizes would run into each other
     axes.set_xlabel("d (dash: target)")
