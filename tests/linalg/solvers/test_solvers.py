@@ -13,7 +13,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import LinAlgError, OptionError
-from spectralgrad.linalg.solvers import lapack, svd, team, threads
+from spectralgrad.linalg.solvers import lapack, team, threads
 from support import cases
 from support.families import SCALES, assert_solves, disagreements, families, faults
 
@@ -189,9 +189,9 @@ def test_spread_batch_equals_one_by_one(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 def test_spread_singular_values(shape: tuple[int, int], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     A, spread = cases.random(24, 13, *shape, dtype=dtype).transpose(0, 1), []
-    original = threads.spread
-    monkeypatch.setattr(threads, "spread", lambda *args: spread.append(1) or original(*args))
-    U, S, Vh = svd.triplets(A)
+    original = lapack.spread
+    monkeypatch.setattr(lapack, "spread", lambda *args: spread.append(1) or original(*args))
+    U, S, Vh = lapack.triplets(A)
     assert spread == [1]
     k, rounding = min(shape), 30 * max(shape) * cases.eps(dtype)
     assert (U.shape, S.shape, Vh.shape) == ((13, 24, shape[0], k), (13, 24, k), (13, 24, k, shape[1]))
@@ -206,8 +206,8 @@ def test_spread_singular_values_in_inference_mode_and_of_no_columns() -> None:
     A = cases.random(256, 24, 18)
     with torch.inference_mode():
         assert sg.svdvals(A).is_inference()
-    assert [x.shape for x in svd.triplets(A[..., :0])] == [(256, 24, 0), (256, 0), (256, 0, 0)]
-    assert [x.shape for x in svd.triplets(A[:0])] == [(0, 24, 18), (0, 18), (0, 18, 18)]
+    assert [x.shape for x in lapack.triplets(A[..., :0])] == [(256, 24, 0), (256, 0), (256, 0, 0)]
+    assert [x.shape for x in lapack.triplets(A[:0])] == [(0, 24, 18), (0, 18), (0, 18, 18)]
 
 
 @pytest.mark.usefixtures("three_threads")
@@ -327,7 +327,7 @@ def test_a_forked_child_has_one_thread_and_does_not_hang() -> None:
 
 @forked
 def test_a_forked_child_that_asks_for_threads_makes_its_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "WORTHWHILE_SECONDS", 0.0)
+    monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
     # Few enough numbers that torch's own operations stay off OpenMP, which no fork survives, with or without us.
     M = large_batch()[:4]  # (4, 13, 24, 24)

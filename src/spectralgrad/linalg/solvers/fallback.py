@@ -20,8 +20,7 @@ from ..precision import hermitian_part, in_widest
 from ..scaling import are_finite, exponent, shifted
 from .base import COMPILABLE, Solver
 from .cusolver import carefully
-from .lapack import Lapack
-from .svd import triplets
+from .lapack import Lapack, triplets
 
 _JITTER = 4  # times eps times the largest entry: splits what rounding could not tell apart anyway
 Factors = tuple[Tensor, ...]

@@ -1,4 +1,4 @@
-"""LAPACK's (on CUDA: cuSOLVER's) divide and conquer."""
+"""LAPACK's (on CUDA: cuSOLVER's) divide and conquer, with a CPU batch spread over threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,23 +10,53 @@ from spectralgrad.errors import LinAlgError
 from spectralgrad.kernels import syev
 
 from ..scaling import are_finite
-from . import cusolver, threads
+from . import cusolver
 from .base import Solver, compilable
+from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
-_SECONDS_AT_16 = 15e-6  # measured: one 16 x 16 float32 eigh on one core; grows with about n^1.85
+# Measured: of one 16 x 16 float32 matrix on one core. They grow with about n^1.85; those of m x n with m/n to the power 0.6.
+_EIGH_SECONDS, _SVD_SECONDS = 15e-6, 20e-6
 
 
 def worth_spreading(H: Tensor) -> bool:
-    """Whether ``H`` (*B, n, n) is a CPU batch large enough to gain from several threads."""
-    return threads.worth_spreading(H, _SECONDS_AT_16 * (H.shape[-1] / 16) ** 1.85)
+    """Whether ``H`` (*B, n, n) is a CPU batch large enough for its eigenpairs to gain from several threads."""
+    return _gains(H, _EIGH_SECONDS * (H.shape[-1] / 16) ** 1.85)
 
 
-def _spread(solve: Callable[[Tensor, Tensor, Tensor], bool], H: Tensor) -> tuple[Tensor, Tensor] | None:
+def _gains(X: Tensor, seconds: float) -> bool:
+    """Whether ``X`` (*B, m, n), a matrix of which takes one core so long, is a CPU batch that gains from several threads."""
+    if X.device.type != "cpu" or X.ndim < 3:
+        return False
+    batch = X.shape[:-2].numel()
+    return batch > 1 and batch * seconds > WORTHWHILE_SECONDS and may_spread(batch * seconds)
+
+
+def triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """U (*B, m, k), S (*B, k) and Vh (*B, k, n) of ``A`` (*B, m, n), k = min(m, n): `torch.linalg.svd`, with a CPU batch
+    spread over threads."""
+    *batch, m, n = A.shape
+    k = min(m, n)
+    if k == 0 or not _gains(A, _SVD_SECONDS * (k / 16) ** 1.85 * (max(m, n) / k) ** 0.6):
+        U, S, Vh = torch.linalg.svd(A, full_matrices=False)
+        return U, S, Vh
+    flat = A.detach().flatten(0, -3)
+    U, Vh = flat.new_empty(len(flat), m, k), flat.new_empty(len(flat), k, n)
+    S = flat.new_empty(len(flat), k, dtype=flat.real.dtype)
+    spread(_svd_into, flat, U, S, Vh)
+    return U.reshape(*batch, m, k), S.reshape(*batch, k), Vh.reshape(*batch, k, n)
+
+
+def _svd_into(A: Tensor, U: Tensor, S: Tensor, Vh: Tensor) -> bool:
+    torch.linalg.svd(A, full_matrices=False, out=(U, S, Vh))
+    return True
+
+
+def _spread_eigh(solve: Callable[[Tensor, Tensor, Tensor], bool], H: Tensor) -> tuple[Tensor, Tensor] | None:
     """w and V of a batch ``H`` (*B, n, n) by all threads; None where one says no."""
     flat = H.detach().flatten(0, -3)
     w = flat.new_empty(flat.shape[:-1], dtype=flat.real.dtype)
     V = torch.empty_like(flat, memory_format=torch.contiguous_format).mT  # LAPACK writes columns: no copy
-    return (w.reshape(H.shape[:-1]), V.reshape(H.shape)) if threads.spread(solve, flat, w, V) else None
+    return (w.reshape(H.shape[:-1]), V.reshape(H.shape)) if spread(solve, flat, w, V) else None
 
 
 def _eigh_into(H: Tensor, w: Tensor, V: Tensor) -> bool:
@@ -60,7 +90,7 @@ class Lapack(Solver):
     """
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        if worth_spreading(H) and (pairs := _spread(_eigh_into, H)) is not None:
+        if worth_spreading(H) and (pairs := _spread_eigh(_eigh_into, H)) is not None:
             return pairs
         if H.device.type == "cuda":
             return cusolver.eigh(H)
@@ -73,7 +103,7 @@ class Lapack(Solver):
     def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
         try:
             if worth_spreading(M):
-                return _spread(_checked_eigh_into, M)
+                return _spread_eigh(_checked_eigh_into, M)
             if M.device.type != "cpu" or not torch.equal(M, M.mH):  # NaN is not equal
                 return None
             w, V = torch.linalg.eigh(M)

@@ -1,4 +1,4 @@
-"""torch's singular value decomposition, and eigenpairs of a positive semi-definite matrix from it, as the papers do."""
+"""Eigenpairs of a positive semi-definite matrix from its SVD, as the papers do."""
 
 from dataclasses import dataclass
 
@@ -6,29 +6,7 @@ import torch
 from torch import Tensor
 
 from ..scaling import exponent, shifted
-from . import threads
 from .base import Solver, compilable
-
-_SECONDS_AT_16 = 20e-6  # measured: one 16 x 16 float32 svd on one core; grows with about n^1.85, and m/n to the power 0.6
-
-
-def triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U (*B, m, k), S (*B, k) and Vh (*B, k, n) of ``A`` (*B, m, n), k = min(m, n), with a CPU batch spread over threads."""
-    *batch, m, n = A.shape
-    k = min(m, n)
-    if not threads.worth_spreading(A, _SECONDS_AT_16 * (k / 16) ** 1.85 * (max(m, n) / k) ** 0.6 if k else 0):
-        U, S, Vh = torch.linalg.svd(A, full_matrices=False)
-        return U, S, Vh
-    flat = A.detach().flatten(0, -3)
-    U, Vh = flat.new_empty(len(flat), m, k), flat.new_empty(len(flat), k, n)
-    S = flat.new_empty(len(flat), k, dtype=flat.real.dtype)
-    threads.spread(_svd_into, flat, U, S, Vh)
-    return U.reshape(*batch, m, k), S.reshape(*batch, k), Vh.reshape(*batch, k, n)
-
-
-def _svd_into(A: Tensor, U: Tensor, S: Tensor, Vh: Tensor) -> bool:
-    torch.linalg.svd(A, full_matrices=False, out=(U, S, Vh))
-    return True
 
 
 @compilable

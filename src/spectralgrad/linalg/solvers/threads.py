@@ -100,14 +100,6 @@ def in_chunks(work: Callable[..., None], rows: int, *tensors: Tensor) -> None:
         (team.run if team.is_available() else _run_in_pool)(run, workers)
 
 
-def worth_spreading(X: Tensor, seconds: float) -> bool:
-    """Whether ``X`` (*B, m, n), a matrix of which takes one core so long, is a CPU batch that gains from several threads."""
-    if X.device.type != "cpu" or X.ndim < 3:
-        return False
-    batch = X.shape[:-2].numel()
-    return batch > 1 and batch * seconds > WORTHWHILE_SECONDS and may_spread(batch * seconds)
-
-
 def spread(solve: Callable[..., bool], X: Tensor, *results: Tensor) -> bool:
     """Solve the batch ``X`` (B, m, n) chunk by chunk in all threads: ``solve(chunk, *results)`` fills those of ``results``
     (B, ...). Whether it said yes each time."""
