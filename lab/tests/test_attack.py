@@ -34,6 +34,9 @@ def test_a_share_finds_nothing(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings(
+    "ignore:invalid escape sequence:DeprecationWarning"
+)  # Python's own, of a damaged pickle's string
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_the_full_campaign_finds_nothing(name: str) -> None:
     campaign, count = CAMPAIGNS[name]

@@ -407,13 +407,15 @@ def test_a_lost_rank_is_an_error_on_the_others(how: str, when: str, timeout: flo
 def test_torchrun() -> None:
     """`trains_as_one_process` once more, started as users start it."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORLD}", "-m", __name__]
+    tests = Path(__file__).parents[1]
+    found = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])  # as pytest finds what is in support
     done = subprocess.run(
         command,
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        cwd=tests.parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": found},
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("largest difference of losses") == WORLD

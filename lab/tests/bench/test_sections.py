@@ -65,7 +65,7 @@ def test_gradients_keep_every_requirement(tmp_path: Path, capsys: Captured) -> N
     assert record["command"] == "spectralgrad bench --quick --only gradients"
     assert record["versions"]["torch"]
     torch_at_ties = [row["errors"][METHODS[2]] for row in record["rows"] if row["case"] == "identity"]
-    assert torch_at_ties == ["nan"] * len(torch_at_ties) != []  # the table shows failures as failures
+    assert torch_at_ties == ["NaN"] * len(torch_at_ties) != []  # the table shows failures as failures
     assert path.with_suffix(".md").read_text().strip() in printed
 
 

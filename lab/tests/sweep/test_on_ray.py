@@ -109,7 +109,7 @@ def test_an_address_where_nothing_answers_is_an_error(address: str, store: Store
 
 def test_without_ray_the_error_says_what_to_install(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(OptionError, match=r"pip install 'spectralgrad\[ray\]'"):
+    with pytest.raises(OptionError, match=r"pip install 'spectralgrad-lab\[ray\]'"):
         run_on_ray([Trial()], store, address="local", data=None, device="cpu", hear=lambda _: None, train=train)
 
 
