@@ -128,6 +128,14 @@ def test_wide_spread_batches_converge(metric: Any, condition: float, n: int, K: 
     assert float(residual(X, one, M, metric).abs().max()) < 1e-14 * condition + 1e-11
 
 
+@pytest.mark.parametrize(("n", "K"), [(3, 4), (4, 2), (5, 6)])
+def test_bures_means_at_condition_1e8_converge(n: int, K: int) -> None:
+    """Every matrix of that condition, in bases that have nothing to do with each other: where Newton's step is wild."""
+    X = cases.with_spectrum(torch.logspace(-8, 0, n, dtype=torch.float64), 200, K)
+    M = sg.spd.mean(X, metric="bures")
+    assert float(residual(X, torch.ones(200, K, dtype=torch.float64), M, "bures").abs().max()) < 1e-7
+
+
 @each_metric
 @pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-300, 1e300])
 def test_scales(metric: Any, scale: float) -> None:
