@@ -265,6 +265,22 @@ def test_the_scale_is_exact_where_the_rotation_is_free() -> None:
     assert cases.relative_error(got, want) < 1e-13
 
 
+@pytest.mark.parametrize("kind", ["line and line", "line and cloud", "mirror"])
+def test_the_scale_has_a_subgradient_at_its_kinks(kind: str) -> None:
+    """s has two slopes along a direction, from below and above; ours lies between. For lines they are one."""
+    if kind == "mirror":
+        x, y = (z[0] for z in mirrors(torch.float64, 0.0))
+    else:
+        x = cases.random(6, 1) * cases.random(3, seed=1)
+        y = x @ turn().mT if kind == "line and line" else cases.random(6, 3, seed=2)
+    D, h = cases.random(6, 3, seed=3), 1e-6
+    below, here, above = (float(sg.umeyama(x + k * h * D, y).s) for k in (-1, 0, 1))
+    (g,) = torch.autograd.grad(sg.umeyama(leaf := x.clone().requires_grad_(), y).s, leaf)
+    slopes = (here - below) / h, (above - here) / h
+    assert slopes[0] - 1e-5 < float((g * D).sum()) < slopes[1] + 1e-5
+    assert (slopes[1] - slopes[0] < 1e-5) == (kind == "line and line")
+
+
 @pytest.mark.parametrize("aspect", [1e-3, 1e-5])
 def test_the_scale_of_a_thin_cloud_is_exact(aspect: float) -> None:
     """It is the nuclear norm of A over the variance: no sum of singular values divides its gradient."""
