@@ -538,13 +538,14 @@ def test_bad_input(name: str, function: Call) -> None:
     refused(ShapeError, r"`x` and `y` must hold the same number .* got \(2, 5, 3\) and \(2, 5, 2\)", x, x[..., :2])
     refused(ShapeError, r"`weights` must hold one number for each point, \(\*batch, 5\), got \(2, 3\)", x, x, w[:, :3])
     refused(ShapeError, r"`weights` must hold one number for each point, \(\*batch, 5\), got \(\)", x, x, w.sum())
+    refused(ShapeError, r"`weights` must hold one number .* got \(5, 1\)\. A column of them loses", x, x, w[0].unsqueeze(-1))
     refused(ShapeError, r"the batch dimensions .* must broadcast, got \(2,\), \(2,\), \(3,\)", x, x, torch.ones(3, 5))
     refused(DtypeError, r"`x` and `y` must have one dtype, got torch.float64 and torch.float32", x, x.float())
     refused(DtypeError, r"`x` must be real, got torch.complex128", x + 0j, x + 0j)
     refused(DtypeError, r"`x` must be floating point or complex, got torch.int64", x.long(), x.long())
     refused(DtypeError, r"`x` must be a torch.Tensor, got list", [[1.0]], x)
     refused(DtypeError, r"`weights` must be a torch.Tensor, got list", x, x, [1.0])
-    refused(DtypeError, r"`weights` must be real, got torch.complex64", x, x, w + 0j)
+    refused(DtypeError, r"`weights` must be real, got torch.complex64\. Pass", x, x, w + 0j)
     for bad in (-1.0, torch.nan, torch.inf):
         wrong = w.clone()
         wrong[1, 2] = bad

@@ -57,9 +57,10 @@ def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M") -> N
     rounding = max(_NEGATIVE * w.shape[-1], 100) * float(torch.finfo(w.dtype).eps)
     negative = w[..., :1] < -rounding * spectral_radius(w)
     if bool(negative.any()):
+        first = w[negative.squeeze(-1)][0]
         raise DefinitenessError(
             f"`{who}`: `{name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} matrices "
-            f"have a negative eigenvalue, the lowest {float(w.min()):.3e} against a largest of {float(w.max()):.3e}. "
+            f"have a negative eigenvalue, the first {float(first[0]):.3e} against a largest of {float(first[-1]):.3e}. "
             f"{advice}"
         )
 
@@ -71,10 +72,11 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     lowest, highest = w.select(-1, 0), w.select(-1, -1)
     singular = lowest <= highest * (_ZERO * float(torch.finfo(w.dtype).eps))  # a negative spectrum is so too
     if bool(singular.any()):
+        first = w[singular][0]
         raise DefinitenessError(
             f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are "
-            f"singular or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. "
-            f"{advice}"
+            f"singular or indefinite to rounding, the first with eigenvalues from {float(first[0]):.3e} to "
+            f"{float(first[-1]):.3e}. {advice}"
         )
 
 
