@@ -67,6 +67,15 @@ def test_tangent_vectors_are_symmetric_and_may_be_indefinite() -> None:
         sg.spd.transport(ASKEW, A, A)
 
 
+@pytest.mark.parametrize("metric", METRICS)
+def test_weights_that_nobody_looks_at(metric: Any) -> None:
+    """Inside vmap: NaN for negative weights and for none, as for clouds, and the usual mean beside them."""
+    w = torch.tensor([[1.0, -1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
+    M = torch.func.vmap(lambda w: sg.spd.mean(X, w, metric))(w)
+    assert M[:2].isnan().all()
+    torch.testing.assert_close(M[2], sg.spd.mean(X, w[2], metric), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "what"),
     [

@@ -43,7 +43,7 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
 
     Raises:
         ShapeError: no matrices (K = 0), or weights that do not fit.
-        OptionError: an unknown metric, weights that are negative or sum to zero.
+        OptionError: an unknown metric, weights that are negative or sum to zero. (The latter on CUDA and in vmap: NaN.)
         ConvergenceError: the iteration did not come down to rounding.
         DefinitenessError, DtypeError, SymmetryError, NonFiniteError: as in `distance`.
 
