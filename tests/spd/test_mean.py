@@ -136,6 +136,19 @@ def test_bures_means_at_condition_1e8_converge(n: int, K: int) -> None:
     assert float(residual(X, torch.ones(200, K, dtype=torch.float64), M, "bures").abs().max()) < 1e-7
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["affine", "bures"])
+def test_compiled_code_has_the_same_gradient(metric: Any) -> None:
+    """By the default backend, whose expm1 near 0 has no digits: the exponentials in S, which is 0 but for rounding."""
+    X, G = definite(5, 4, n=3), cases.random(5, 3, 3, seed=1)
+    leaf, twin = X.clone().requires_grad_(), X.clone().requires_grad_()
+    (want,) = torch.autograd.grad(sg.spd.mean(leaf, metric=metric), leaf, G)
+    compiled = torch.compile(lambda X: sg.spd.mean(X, metric=metric), fullgraph=True)
+    (got,) = torch.autograd.grad(compiled(twin), twin, G)
+    torch.compiler.reset()
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
 @each_metric
 @pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-300, 1e300])
 def test_scales(metric: Any, scale: float) -> None:

@@ -80,6 +80,14 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
         )
 
 
+def _expm1(x: Tensor) -> Tensor:
+    """e^x - 1 for x <= 0. The code that torch.compile makes for a CPU subtracts 1 and loses all digits of a small one."""
+    if not torch.compiler.is_compiling():
+        return torch.expm1(x)
+    t = (x / 2).tanh()
+    return 2 * t / (1 - t)
+
+
 def _less_one(x: float) -> tuple[float, float]:
     """x - 1, and what its rounding lost."""
     rounded = x - 1
@@ -393,7 +401,7 @@ class Power(Scalar):
         base = a if self.alpha > 0 else b
         positive = base > 0
         base = torch.where(positive, base, 1)
-        change = -math.copysign(1, self.alpha) * torch.expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
+        change = -math.copysign(1, self.alpha) * _expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
         ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
         # alpha - 1 is rounded, and the logarithm of 1e300 would make that 100 eps.
@@ -460,7 +468,7 @@ class Exp(Scalar):
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, gap = torch.maximum(a, b), (a - b).abs()
         tie, top = gap == 0, a.exp()
-        F = top * torch.where(tie, 1, -torch.expm1(-gap) / torch.where(tie, 1, gap))
+        F = top * torch.where(tie, 1, -_expm1(-gap) / torch.where(tie, 1, gap))
         return torch.where(torch.isinf(top), top, F)  # which may be infinity times zero
 
     def curvature(self, x: Tensor) -> Tensor:
