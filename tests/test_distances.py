@@ -424,7 +424,7 @@ def test_bad_samples() -> None:
     x = cases.random(4, 3)
     for f in (sg.frechet_distance_of, sg.cca_loss):
         refused(ShapeError, "at least one sample each.*Leave out", f, x[:0], x)
-        refused(ShapeError, "at least two dimensions", f, x[0], x)
+        refused(ShapeError, r"samples in rows.*got shape \(3,\)\. For a single sample use x\.reshape\(1, -1\)", f, x[0], x)
         refused(
             ShapeError, r"must broadcast, got \(2, 4, 3\) and \(3, 4, 3\)\. Add", f, x.expand(2, 4, 3), x.expand(3, 4, 3)
         )
@@ -446,10 +446,18 @@ def test_bad_covariances() -> None:
     for given in ((m[:2], C, m, C), (m, C, m, C[:2]), (m, C[:2, :2], m, C), (m, C, m.expand(2, 3), C.expand(4, 3, 3))):
         refused(ShapeError, "must fit, got mean1", f, *given)
     refused(ShapeError, "`mean2` must have at least one dimension", f, m, C, m[0], C)
-    refused(ShapeError, "`cov1` must have at least two dimensions", f, m, m, m, C)
+    refused(ShapeError, r"`cov1` must be covariances.*torch\.diag_embed\(cov1\)", f, m, m, m, C)
     refused(DtypeError, "`mean1` must be a torch.Tensor", f, None, C, m, C)
     refused(SymmetryError, "`cov2` must be symmetric", f, m, C, m, C + torch.ones(3, 3).triu(1))
-    refused(DefinitenessError, "`cov1` must be positive semi-definite", f, m, C - 2 * torch.diag(m + 1).triu(), m, C)
+    refused(
+        DefinitenessError,
+        r"`cov1` must be positive semi-definite.*add eps \* identity to `cov1`",
+        f,
+        m,
+        C - 2 * torch.diag(m + 1).triu(),
+        m,
+        C,
+    )
     refused(NonFiniteError, "`mean2` must be finite", f, m, C, m + torch.inf, C)
     refused(NonFiniteError, "`cov1` must be finite", f, m, C * torch.nan, m, C)
 

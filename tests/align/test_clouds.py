@@ -265,6 +265,22 @@ def test_the_scale_is_exact_where_the_rotation_is_free() -> None:
     assert cases.relative_error(got, want) < 1e-13
 
 
+@pytest.mark.parametrize("kind", ["line and line", "line and cloud", "mirror"])
+def test_the_scale_has_a_subgradient_at_its_kinks(kind: str) -> None:
+    """s has two slopes along a direction, from below and above; ours lies between. For lines they are one."""
+    if kind == "mirror":
+        x, y = (z[0] for z in mirrors(torch.float64, 0.0))
+    else:
+        x = cases.random(6, 1) * cases.random(3, seed=1)
+        y = x @ turn().mT if kind == "line and line" else cases.random(6, 3, seed=2)
+    D, h = cases.random(6, 3, seed=3), 1e-6
+    below, here, above = (float(sg.umeyama(x + k * h * D, y).s) for k in (-1, 0, 1))
+    (g,) = torch.autograd.grad(sg.umeyama(leaf := x.clone().requires_grad_(), y).s, leaf)
+    slopes = (here - below) / h, (above - here) / h
+    assert slopes[0] - 1e-5 < float((g * D).sum()) < slopes[1] + 1e-5
+    assert (slopes[1] - slopes[0] < 1e-5) == (kind == "line and line")
+
+
 @pytest.mark.parametrize("aspect", [1e-3, 1e-5])
 def test_the_scale_of_a_thin_cloud_is_exact(aspect: float) -> None:
     """It is the nuclear norm of A over the variance: no sum of singular values divides its gradient."""
@@ -522,13 +538,14 @@ def test_bad_input(name: str, function: Call) -> None:
     refused(ShapeError, r"`x` and `y` must hold the same number .* got \(2, 5, 3\) and \(2, 5, 2\)", x, x[..., :2])
     refused(ShapeError, r"`weights` must hold one number for each point, \(\*batch, 5\), got \(2, 3\)", x, x, w[:, :3])
     refused(ShapeError, r"`weights` must hold one number for each point, \(\*batch, 5\), got \(\)", x, x, w.sum())
+    refused(ShapeError, r"`weights` must hold one number .* got \(5, 1\)\. A column of them loses", x, x, w[0].unsqueeze(-1))
     refused(ShapeError, r"the batch dimensions .* must broadcast, got \(2,\), \(2,\), \(3,\)", x, x, torch.ones(3, 5))
     refused(DtypeError, r"`x` and `y` must have one dtype, got torch.float64 and torch.float32", x, x.float())
     refused(DtypeError, r"`x` must be real, got torch.complex128", x + 0j, x + 0j)
     refused(DtypeError, r"`x` must be floating point or complex, got torch.int64", x.long(), x.long())
     refused(DtypeError, r"`x` must be a torch.Tensor, got list", [[1.0]], x)
     refused(DtypeError, r"`weights` must be a torch.Tensor, got list", x, x, [1.0])
-    refused(DtypeError, r"`weights` must be real, got torch.complex64", x, x, w + 0j)
+    refused(DtypeError, r"`weights` must be real, got torch.complex64\. Pass", x, x, w + 0j)
     for bad in (-1.0, torch.nan, torch.inf):
         wrong = w.clone()
         wrong[1, 2] = bad

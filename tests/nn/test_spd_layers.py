@@ -285,14 +285,41 @@ def test_compiles_in_one_graph(make: Any) -> None:
         (lambda: BiMap(3, 2)(torch.eye(3).double()), DtypeError, "precision of the layer"),
         (lambda: BiMap(3, 2)(torch.eye(3) * float("nan")), NonFiniteError, "`BiMap`: `input` must be finite"),
         (lambda: SPDBatchNorm(3)(torch.eye(4)), ShapeError, "as num_features=3 says"),
-        (lambda: ReEig()(torch.ones(2, 3)), ShapeError, "`ReEig`"),
-        (lambda: ReEig()(torch.ones(2, 2).triu()), SymmetryError, "`ReEig`"),
+        (
+            lambda: BiMap(2, 2)(torch.ones(2, 2).triu()),
+            SymmetryError,
+            r"`BiMap`: `input` must be symm.*pass \(input \+ input",
+        ),
+        (lambda: ReEig()(torch.ones(2, 3)), ShapeError, "`ReEig`: `input` must be square"),
+        (lambda: ReEig()(torch.ones(2, 2).long()), DtypeError, "`ReEig`: `input` must be"),
+        (lambda: ReEig()(torch.ones(2, 2).triu()), SymmetryError, "`ReEig`: `input` must be symmetric"),
+        (lambda: LogEig()(torch.ones(2, 2) * float("nan")), NonFiniteError, "`LogEig`: `input` must be finite"),
+        (lambda: SPDBatchNorm(2)(torch.eye(2).to(torch.complex64)), DtypeError, "`SPDBatchNorm`: `input` must be real"),
         (lambda: LogEig()(torch.zeros(2, 2)), DefinitenessError, "`LogEig`: `input` must be positive definite.*Put ReEig"),
     ],
 )
 def test_bad_input(call: Any, error: type[Exception], what: str) -> None:
     with pytest.raises(error, match=what):
         call()
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_batchnorm_names_itself_and_its_input(training: bool) -> None:
+    """In eval mode too, where nothing but the check would see what kind of matrices came."""
+    layer, X = SPDBatchNorm(2).train(training), torch.eye(2).repeat(3, 1, 1)
+    for bad, error, what in [
+        (-X, DefinitenessError, "positive definite, but 3 of 3"),
+        (X + torch.ones(2, 2).triu(1), SymmetryError, "symmetric"),
+        (X * float("inf"), NonFiniteError, "finite"),
+    ]:
+        with pytest.raises(error, match=f"^`SPDBatchNorm`: `input` must be {what}"):
+            layer(bad)
+
+
+def test_half_precision_is_symmetric_to_its_own_rounding() -> None:
+    X = torch.tensor([[2.0, 1.0], [1.0078125, 2.0]]).bfloat16().repeat(3, 1, 1)  # neighbours in bfloat16
+    for layer in (BiMap(2, 2), ReEig(), SPDBatchNorm(2), LogEig()):
+        assert layer(X).isfinite().all()
 
 
 # The example.

@@ -53,10 +53,27 @@ def test_singular_matrices(metric: Any) -> None:
         sg.spd.distance(A, SINGULAR, metric)
 
 
+@pytest.mark.parametrize("metric", ["affine", "bures"])
+def test_the_eigenvalues_in_an_error_are_of_one_matrix(metric: Any) -> None:
+    """Not the smallest and the largest of a whole batch, which may both be of matrices that are fine."""
+    batch = torch.stack([1e-6 * A, INDEFINITE, 1e6 * A])
+    with pytest.raises(DefinitenessError, match=r"1 of 3 matrices.*-1\.000e\+00.*2\.000e\+00"):
+        sg.spd.distance(batch, A, metric)
+
+
 def test_tangent_vectors_are_symmetric_and_may_be_indefinite() -> None:
     assert sg.spd.transport(INDEFINITE, A, A).isfinite().all()
     with pytest.raises(SymmetryError, match=r"^`spd\.transport`: `T` must be symmetric.*pass \(T \+ T\.mH\) / 2"):
         sg.spd.transport(ASKEW, A, A)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_weights_that_nobody_looks_at(metric: Any) -> None:
+    """Inside vmap: NaN for negative weights and for none, as for clouds, and the usual mean beside them."""
+    w = torch.tensor([[1.0, -1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 2.0, 1.0]], dtype=torch.float64)
+    M = torch.func.vmap(lambda w: sg.spd.mean(X, w, metric))(w)
+    assert M[:2].isnan().all()
+    torch.testing.assert_close(M[2], sg.spd.mean(X, w[2], metric), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -128,6 +128,27 @@ def test_wide_spread_batches_converge(metric: Any, condition: float, n: int, K: 
     assert float(residual(X, one, M, metric).abs().max()) < 1e-14 * condition + 1e-11
 
 
+@pytest.mark.parametrize(("n", "K"), [(3, 4), (4, 2), (5, 6)])
+def test_bures_means_at_condition_1e8_converge(n: int, K: int) -> None:
+    """Every matrix of that condition, in bases that have nothing to do with each other: where Newton's step is wild."""
+    X = cases.with_spectrum(torch.logspace(-8, 0, n, dtype=torch.float64), 200, K)
+    M = sg.spd.mean(X, metric="bures")
+    assert float(residual(X, torch.ones(200, K, dtype=torch.float64), M, "bures").abs().max()) < 1e-7
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["affine", "bures"])
+def test_compiled_code_has_the_same_gradient(metric: Any) -> None:
+    """By the default backend, whose expm1 near 0 has no digits: the exponentials in S, which is 0 but for rounding."""
+    X, G = definite(5, 4, n=3), cases.random(5, 3, 3, seed=1)
+    leaf, twin = X.clone().requires_grad_(), X.clone().requires_grad_()
+    (want,) = torch.autograd.grad(sg.spd.mean(leaf, metric=metric), leaf, G)
+    compiled = torch.compile(lambda X: sg.spd.mean(X, metric=metric), fullgraph=True)
+    (got,) = torch.autograd.grad(compiled(twin), twin, G)
+    torch.compiler.reset()
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-10)
+
+
 @each_metric
 @pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-300, 1e300])
 def test_scales(metric: Any, scale: float) -> None:

@@ -6,7 +6,8 @@ With shares p_i = w_i / sum w, means mx and my, and A = sum p_i (y_i - my)(x_i -
     s = <R, A> / sum p_i |x_i - mx|^2,   t = my - s R mx                     (Umeyama)
 
 All but R is plain torch; on CUDA one kernel does all of it for float32 (motions.py). <R, A> is the largest value over all
-rotations, so its derivative is <R, dA>: what comes through dR is the skew part of R^T A, which is zero to rounding.
+rotations, so its derivative is <R, dA>, and a subgradient where R is not unique: what comes through dR is the skew part of
+R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
 1e-2 would cost four of seven digits, as it does on a device without float64. What counts as zero is still relative to
@@ -89,8 +90,9 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
 def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     """The rotation R, translation t and scale s >= 0 with the least sum_i w_i |s R x_i + t - y_i|^2.
 
-    R is that of `kabsch`; s = <R, A> / sum w |x - mx|^2 has an exact gradient even where R is not unique. Where all points
-    of x coincide, s is not unique: it is 1, with gradient 0. On a line (d = 1), where nothing turns, s < 0 is a reflection.
+    R is that of `kabsch`; the gradient of s = <R, A> / sum w |x - mx|^2 is that for this R as a constant: bounded, exact
+    wherever s has a derivative, and a subgradient at kinks, which s has only where R is not unique. Where all points of x
+    coincide, s is not unique: it is 1, with gradient 0. On a line (d = 1), where nothing turns, s < 0 is a reflection.
 
     Args, Raises: as in `kabsch`.
 

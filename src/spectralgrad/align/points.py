@@ -44,11 +44,11 @@ def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torc
             )
         require_dense(who, weights, "weights")
         if weights.is_complex():
-            raise DtypeError(f"`{who}`: `weights` must be real, got {weights.dtype}.")
+            raise DtypeError(f"`{who}`: `weights` must be real, got {weights.dtype}. Pass weights.real or weights.abs().")
         if weights.ndim < 1 or weights.shape[-1] != x.shape[-2]:
             raise ShapeError(
                 f"`{who}`: `weights` must hold one number for each point, (*batch, {x.shape[-2]}), got "
-                f"{tuple(weights.shape)}."
+                f"{tuple(weights.shape)}. A column of them loses its last dimension with squeeze(-1)."
             )
         batches.append(weights.shape[:-1])
     if all(batch == batches[0] for batch in batches):  # torch takes 20 us to say so

@@ -64,7 +64,7 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
     """
     who = "frechet_distance"
     means = [_as_vector(who, m, name) for m, name in ((mean1, "mean1"), (mean2, "mean2"))]
-    covs = [as_matrix(who, C, square=False, name=name) for C, name in ((cov1, "cov1"), (cov2, "cov2"))]
+    covs = [_as_covariance(who, C, name) for C, name in ((cov1, "cov1"), (cov2, "cov2"))]
     shapes = [tuple(x.shape) for x in (mean1, cov1, mean2, cov2)]
     d = means[0].shape[-1]
     batch = common_batch([*(m.shape[:-1] for m in means), *(C.shape[:-2] for C in covs)])
@@ -156,6 +156,15 @@ def _as_vector(who: str, mean: Tensor, name: str) -> Tensor:
     return as_matrix(who, mean.unsqueeze(-1) if isinstance(mean, Tensor) else mean, square=False, name=name)[..., 0]
 
 
+def _as_covariance(who: str, C: Tensor, name: str) -> Tensor:
+    if isinstance(C, Tensor) and C.ndim < 2:
+        raise ShapeError(
+            f"`{who}`: `{name}` must be covariances (*batch, d, d), got shape {tuple(C.shape)}. Of variances alone make "
+            f"them with torch.diag_embed({name}); one of a single feature is {name}.reshape(1, 1)."
+        )
+    return as_matrix(who, C, square=False, name=name)
+
+
 class _Scales(NamedTuple):
     """Exponents (*B,): the covariances are divided by 4^a and 4^b, the means by 2^k, the largest of all."""
 
@@ -209,5 +218,6 @@ class _Root(Sqrt):
             lowest = float((w / spectral_radius(w).clamp(min=torch.finfo(w.dtype).tiny)).min())
             raise DefinitenessError(
                 f"`{who}`: `{self.name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} "
-                f"matrices have a negative eigenvalue, the lowest {lowest:.3e} of the largest. Is it a covariance?"
+                f"matrices have a negative eigenvalue, the lowest {lowest:.3e} of the largest. Is it a covariance? If it "
+                f"was rounded, pass it in the dtype it was rounded to, or add eps * identity to `{self.name}`."
             )

@@ -11,6 +11,12 @@ from spectralgrad.validation import as_matrix, checking, is_transformed, require
 
 def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
     """Two sets (*B, N, d) in the widest dtype and of one batch shape, and the dtype of the result."""
+    for Z, name in ((x, "x"), (y, "y")):
+        if isinstance(Z, Tensor) and Z.ndim < 2:
+            raise ShapeError(
+                f"`{who}`: `{name}` must be samples in rows, (*batch, samples, features), got shape {tuple(Z.shape)}. For a "
+                f"single sample use {name}.reshape(1, -1), for a single feature {name}.reshape(-1, 1)."
+            )
     X, Y = as_matrix(who, x, square=False, name="x"), as_matrix(who, y, square=False, name="y")
     dtype = promoted(x, y)
     axis = -1 if same == "features" else -2

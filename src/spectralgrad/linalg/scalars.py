@@ -57,9 +57,10 @@ def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M") -> N
     rounding = max(_NEGATIVE * w.shape[-1], 100) * float(torch.finfo(w.dtype).eps)
     negative = w[..., :1] < -rounding * spectral_radius(w)
     if bool(negative.any()):
+        first = w[negative.squeeze(-1)][0]
         raise DefinitenessError(
             f"`{who}`: `{name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} matrices "
-            f"have a negative eigenvalue, the lowest {float(w.min()):.3e} against a largest of {float(w.max()):.3e}. "
+            f"have a negative eigenvalue, the first {float(first[0]):.3e} against a largest of {float(first[-1]):.3e}. "
             f"{advice}"
         )
 
@@ -71,11 +72,20 @@ def require_positive(who: str, w: Tensor, advice: str, name: str = "M") -> None:
     lowest, highest = w.select(-1, 0), w.select(-1, -1)
     singular = lowest <= highest * (_ZERO * float(torch.finfo(w.dtype).eps))  # a negative spectrum is so too
     if bool(singular.any()):
+        first = w[singular][0]
         raise DefinitenessError(
             f"`{who}`: `{name}` must be positive definite, but {int(singular.sum())} of {singular.numel()} matrices are "
-            f"singular or indefinite to rounding: smallest eigenvalue {float(w.min()):.3e}, largest {float(w.max()):.3e}. "
-            f"{advice}"
+            f"singular or indefinite to rounding, the first with eigenvalues from {float(first[0]):.3e} to "
+            f"{float(first[-1]):.3e}. {advice}"
         )
+
+
+def _expm1(x: Tensor) -> Tensor:
+    """e^x - 1 for x <= 0. The code that torch.compile makes for a CPU subtracts 1 and loses all digits of a small one."""
+    if not torch.compiler.is_compiling():
+        return torch.expm1(x)
+    t = (x / 2).tanh()
+    return 2 * t / (1 - t)
 
 
 def _less_one(x: float) -> tuple[float, float]:
@@ -391,7 +401,7 @@ class Power(Scalar):
         base = a if self.alpha > 0 else b
         positive = base > 0
         base = torch.where(positive, base, 1)
-        change = -math.copysign(1, self.alpha) * torch.expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
+        change = -math.copysign(1, self.alpha) * _expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
         ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
         # alpha - 1 is rounded, and the logarithm of 1e300 would make that 100 eps.
@@ -458,7 +468,7 @@ class Exp(Scalar):
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, gap = torch.maximum(a, b), (a - b).abs()
         tie, top = gap == 0, a.exp()
-        F = top * torch.where(tie, 1, -torch.expm1(-gap) / torch.where(tie, 1, gap))
+        F = top * torch.where(tie, 1, -_expm1(-gap) / torch.where(tie, 1, gap))
         return torch.where(torch.isinf(top), top, F)  # which may be infinity times zero
 
     def curvature(self, x: Tensor) -> Tensor:

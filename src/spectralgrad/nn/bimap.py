@@ -29,7 +29,7 @@ class BiMap(Module):
 
     Raises:
         OptionError: a size that is not a whole number >= 1.
-        ShapeError, DtypeError, NonFiniteError: an input of the wrong shape or kind, or not finite.
+        ShapeError, DtypeError, SymmetryError, NonFiniteError: an input that is no Hermitian matrix of that size.
 
     >>> layer = BiMap(5, 3)
     >>> layer(torch.eye(5)).round(decimals=4).abs()  # W W^T

@@ -12,6 +12,8 @@ from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.scalars import Log, Scalar, require_positive
 from spectralgrad.validation import require_number
 
+from .matrices import require_symmetric
+
 __all__ = ["LogEig", "ReEig"]
 
 
@@ -62,6 +64,7 @@ class ReEig(Module):
         self.floor = floor
 
     def forward(self, input: Tensor) -> Tensor:
+        require_symmetric("ReEig", input)
         return apply("ReEig", input, _Rectified(self.floor), None, AUTO)
 
     def extra_repr(self) -> str:
@@ -89,4 +92,5 @@ class LogEig(Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        require_symmetric("LogEig", input)
         return apply("LogEig", input, _LogOrAdvice(), None, AUTO)

@@ -4,10 +4,12 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter, init
 
-from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.functions import expm, inv_sqrtm
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul, sandwich
-from spectralgrad.spd import geodesic, mean
+from spectralgrad.spd.geodesic import geodesic
+from spectralgrad.spd.inputs import as_definite, returned
+from spectralgrad.spd.mean import mean_of
 from spectralgrad.validation import as_given, is_number, is_whole
 
 from .base import is_repeated
@@ -33,12 +35,14 @@ class SPDBatchNorm(Module):
         momentum: of the running mean; None for the cumulative one, as in torch.nn.BatchNorm.
         device, dtype: of parameter and buffers.
 
-    Shape: (*B, n, n) -> the same; all leading dimensions are samples.
+    Shape: (*B, n, n) -> the same, real; all leading dimensions are samples.
 
     Raises:
         OptionError: an option out of its range.
         ShapeError: another n, or a single matrix when training: all would become the bias.
-        DefinitenessError, DtypeError, SymmetryError, NonFiniteError, ConvergenceError: as in `spd.mean`.
+        DefinitenessError: a matrix that is singular to rounding, or indefinite; in eval mode too.
+        DtypeError, SymmetryError, NonFiniteError: an input that is no real symmetric matrix.
+        ConvergenceError: as in `spd.mean`.
 
     >>> layer = SPDBatchNorm(2)
     >>> X = torch.diag_embed(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
@@ -88,7 +92,12 @@ class SPDBatchNorm(Module):
     def forward(self, input: Tensor) -> Tensor:
         n = self.num_features
         X = as_matrices("SPDBatchNorm", input, n, f"num_features={n}", self.log_bias.dtype)
-        flat = X.reshape(-1, n, n)
+        if X.is_complex():
+            raise DtypeError(
+                f"`SPDBatchNorm`: `input` must be real, as the running mean and the bias are, got {input.dtype}. Write "
+                "a + ib as the real matrix [[a, -b], [b, a]] of twice the size."
+            )
+        flat = as_definite("SPDBatchNorm", hermitian_part(X), "input").reshape(-1, n, n)
         if self.training and flat.shape[0] == 1:
             raise ShapeError(
                 "`SPDBatchNorm`: training needs more than 1 matrix in a batch, which would all become the bias, got input "
@@ -97,7 +106,7 @@ class SPDBatchNorm(Module):
         if flat.shape[0] == 0:
             M = torch.eye(n, dtype=X.dtype, device=X.device)
         elif self.training:
-            M = mean(flat)
+            M = returned(mean_of("SPDBatchNorm", flat, None, "affine"), flat)
         else:
             M = self.running_mean.to(X.dtype)
         half = expm(hermitian_part(self.log_bias).to(X.dtype) / 2)

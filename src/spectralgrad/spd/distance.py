@@ -37,7 +37,8 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     whose C has that); for "bures" 10 eps k^(1/2), relative to |A|^(1/2) + |B|^(1/2).
 
     The square has an exact gradient everywhere, 0 at A = B. The gradient of the distance is bounded by the slope of the
-    metric (for "affine" |A^-1|), and 0 where A and B do not differ beyond rounding.
+    metric (|A^-1|, for "bures" |A^-1|^(1/2) / 2), and 0 where what is subtracted does not differ beyond rounding: the
+    eigenvalues of A^(-1/2) B A^(-1/2) from 1, the logarithms, or the roots.
 
     Args:
         A, B: (*B, n, n), positive definite ("bures": semi-definite), real or complex; batches broadcast.

@@ -132,7 +132,7 @@ def as_position(who: str, t: object, like: Tensor, batch: torch.Size) -> Tensor:
 
 
 def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
-    """Weights (*B, K) that sum to 1 for matrices ``X`` (*B, K, n, n)."""
+    """Weights (*B, K) that sum to 1 for matrices ``X`` (*B, K, n, n); NaN for a mean whose weights cannot be used."""
     shape, dtype = X.shape[:-2], X.real.dtype
     if weights is None:
         return torch.full(shape, 1 / max(shape[-1], 1), dtype=dtype, device=X.device)
@@ -163,4 +163,5 @@ def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
                 f"`{who}`: weights must have a positive sum over the K matrices, got 0 for {int((total <= 0).sum())} of "
                 f"{total.numel()} means. Give at least one matrix a positive weight, or leave that mean out."
             )
+    w = torch.where(w >= 0, w, torch.nan)  # where nobody looked
     return (w / total).expand(shape)

@@ -43,7 +43,7 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
 
     Raises:
         ShapeError: no matrices (K = 0), or weights that do not fit.
-        OptionError: an unknown metric, weights that are negative or sum to zero.
+        OptionError: an unknown metric, weights that are negative or sum to zero. (The latter on CUDA and in vmap: NaN.)
         ConvergenceError: the iteration did not come down to rounding.
         DefinitenessError, DtypeError, SymmetryError, NonFiniteError: as in `distance`.
 
@@ -59,15 +59,19 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
             f"`{who}`: `X` must be K >= 1 matrices, (*batch, K, n, n), got shape {tuple(X.shape)}. For a batch of means put "
             "the matrices of each in dimension -3; one matrix is X.unsqueeze(0)."
         )
-    (H,) = widened(as_definite(who, X, "X"))
+    H = as_definite(who, X, "X")
+    return returned(mean_of(who, H, weights, metric), X)
+
+
+def mean_of(who: str, X: Tensor, weights: Tensor | None, metric: Metric) -> Tensor:
+    """`mean` of matrices that are known to be definite, in the dtype it is computed in."""
+    (H,) = widened(X)
     w = as_weights(who, weights, H)
     if metric == "bures":
         roots = sqrt(H)
         k = beyond_room(2 * exponent(roots.detach(), 3))  # even; roots reach half as far, and none is lost by k / 2
-        M = moved(_implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
-    else:
-        M = _without_scales(H, w, metric)
-    return returned(M, X)
+        return moved(_implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
+    return _without_scales(H, w, metric)
 
 
 def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
