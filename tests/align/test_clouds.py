@@ -567,3 +567,23 @@ def test_bad_input(name: str, function: Call) -> None:
         assert function(holed, x)[0][1].isnan().all()
         assert function(holed, x)[0][0].isfinite().all()
     assert sg.counts() == {"nonfinite_input": 6}
+
+
+@pytest.mark.parametrize("function", [sg.kabsch, sg.umeyama])
+def test_forward_over_forward_along_a_curve(function: Callable[..., tuple[Tensor, ...]]) -> None:
+    """Inside jvp torch drops the tangents of plain operations: the second derivatives of t and s were 0, without a word."""
+    x, y, E, C = (cases.random(6, 3, seed=seed) for seed in range(4))
+    w = cases.random(6, seed=4).square()
+    zero, one = torch.zeros((), dtype=x.dtype), torch.ones((), dtype=x.dtype)
+
+    def at(t: Tensor) -> Tensor:
+        found = function(x + t * E + t * t * C, y, w * (1 + t * t))
+        return torch.cat([z.flatten() for z in found])
+
+    def speed(t: Tensor) -> Tensor:
+        pushed: Tensor = torch.func.jvp(at, (t,), (one,))[1]
+        return pushed
+
+    step = 1e-5
+    numeric = (speed(zero + step) - speed(zero - step)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(speed, (zero,), (one,))[1], numeric, rtol=1e-6, atol=1e-6)

@@ -105,6 +105,25 @@ def test_grad_jvp_jacrev_jacfwd(f):
     torch.testing.assert_close(torch.func.jacrev(f)(M), torch.func.jacfwd(f)(M), rtol=1e-8, atol=1e-10)
 
 
+EXACT = {name: f for name, f in PUBLIC.items() if f not in APPROXIMATE}
+EXACT["sqrtm(many steps)"] = lambda M: sg.sqrtm(M, gradient=sg.PowerIteration(200))
+
+
+@pytest.mark.parametrize("f", EXACT.values(), ids=EXACT)
+def test_forward_over_forward_along_a_curve(f):
+    """Second derivatives of what goes in count too: what a jvp hands on has a tangent of its own."""
+    M, E, C = spd(), *(random(4, 4, seed=seed) for seed in (3, 5))
+    E, C = ((X + X.mT) / 2 for X in (E, C))
+    zero, one = torch.zeros((), dtype=M.dtype), torch.ones((), dtype=M.dtype)
+
+    def speed(t: Tensor) -> Tensor:
+        return torch.func.jvp(lambda t: f(M + t * E + t * t * C), (t,), (one,))[1]
+
+    step = 1e-5
+    numeric = (speed(zero + step) - speed(zero - step)) / (2 * step)
+    torch.testing.assert_close(torch.func.jvp(speed, (zero,), (one,))[1], numeric, rtol=1e-5, atol=1e-5)
+
+
 NESTED = {
     "spectral_map": PUBLIC["spectral_map"],
     **{

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.linalg.calculus import Sum, call
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import exponent, shifted
 
@@ -40,4 +41,4 @@ class _ProductFunc(_Product):
     @staticmethod
     def jvp(ctx: Any, da: Tensor, db: Tensor) -> Tensor:
         a, b = ctx.saved_tensors
-        return product(da, b) + product(a, db)
+        return call(Sum, product(da, b), product(a, db))  # type: ignore[no-any-return]

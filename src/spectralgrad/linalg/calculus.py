@@ -240,6 +240,54 @@ def refuse_third_derivative() -> NoReturn:
     raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
 
 
+# Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost without a word. What
+# is done there is done by Functions; these two are for the simplest steps.
+
+
+class Copy(Function):
+    """x, for use inside jvp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+
+class Sum(Function):
+    """a + b, for use inside jvp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
+
+    @staticmethod
+    def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
+        return ta + tb
+
+
 class _Value(Function):
     # Dynamo refuses a Function that defines jvp once a gradient is asked for. So it comes twice: plain for torch.compile,
     # and below it with jvp and vmap for everything else.

@@ -220,10 +220,11 @@ def _along(decomposition: Decomposition, tensors: Some, tangents: Some, count: i
             every[i] = x
         return decomposition.pullback(every[:count], every[count:])  # type: ignore[arg-type]
 
-    return _jvp_by_vjps(pulled, [tensors[i] for i in given], [tangents[i] for i in given])
+    return jvp_by_vjps(pulled, [tensors[i] for i in given], [tangents[i] for i in given])
 
 
-def _jvp_by_vjps(f: Callable[..., tuple[Tensor, ...]], at: Some, along: Some) -> tuple[Tensor, ...]:
+def jvp_by_vjps(f: Callable[..., tuple[Tensor, ...]], at: Some, along: Some) -> tuple[Tensor, ...]:
+    """The derivative of f by all its arguments, without forward mode."""
     out, pull = torch.func.vjp(f, *at)  # type: ignore[misc]
     directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(at, along, strict=True))  # type: ignore[arg-type]
     pushed: tuple[Tensor, ...] = torch.func.vjp(lambda *u: pull(u), *(torch.zeros_like(o) for o in out))[1](directions)
@@ -288,7 +289,7 @@ class _Push(Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return _jvp_by_vjps(ctx.pushed, ctx.saved_tensors, [tangents[i] for i in ctx.given])
+        return jvp_by_vjps(ctx.pushed, ctx.saved_tensors, [tangents[i] for i in ctx.given])
 
 
 class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py

@@ -21,7 +21,7 @@ from spectralgrad.validation import (
     require_one_of,
 )
 
-from .calculus import call
+from .calculus import Copy, call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Scales, Some, factorise
 from .power.iteration import power_eigh
@@ -206,7 +206,7 @@ class _FromTriangle(Function):  # twice, for torch.compile and for the rest: see
 class _FromTriangleFunc(_FromTriangle):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return tangent.clone()
+        return call(Copy, tangent)  # type: ignore[no-any-return]
 
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, upper: bool) -> tuple[Tensor, int]:

@@ -19,7 +19,7 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .calculus import AnyScale, batched, call, first_derivative, refuse_third_derivative, second_derivative
+from .calculus import AnyScale, Copy, Sum, batched, call, first_derivative, refuse_third_derivative, second_derivative
 from .elementwise import Elementwise
 
 Factors = tuple[Tensor, ...]  # two, or three
@@ -140,7 +140,7 @@ class _Factors(Function):
 class _FactorsFunc(_Factors):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        return tuple(tangent.clone() if i == ctx.handle else None for i in range(ctx.count))
+        return tuple(call(Copy, tangent) if i == ctx.handle else None for i in range(ctx.count))
 
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, frame: Frame, tolerance: Any) -> tuple[Any, Any]:
@@ -196,8 +196,6 @@ class _Mapped(Function):
 class _MappedFunc(_Mapped):
     @staticmethod
     def jvp(ctx: Any, _: None, ty: Tensor | None, tL: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
-        # Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost: all
-        # that is done here is done by Functions.
         L, factors = ctx.saved_tensors[0], _factors(*ctx.saved_tensors[1:])
         through_M = tangents[ctx.frame.handle]
         total = None if through_M is None else _first(ctx.frame, through_M, L, *factors)
@@ -256,28 +254,6 @@ class _Pair(Function):
     @staticmethod
     def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor) -> tuple[Any, Any]:
         return _Pair.apply(frame, *batched(info, dims[1:], tensors)), (0, 0)
-
-
-class Sum(Function):
-    """a + b, for use inside jvp."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, grad
-
-    @staticmethod
-    def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
-        return ta + tb
 
 
 class _Last(Function):

@@ -15,6 +15,7 @@ that is saved. Where kernels/power.py runs, it does the quotients and the gradie
 for complex and large matrices, torch.func, torch.compile and second derivatives.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,6 +28,7 @@ from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
 from ..calculus import batched, call, is_plain_backward
+from ..decomposition import jvp_by_vjps
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
 from ..solvers import Solver, decompose
@@ -175,8 +177,7 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see ca
 class _PowerEighFunc(_PowerEigh):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, Tensor, None]:
-        w, V, kept = ctx.saved_tensors
-        return *_pushforward(ctx.rule, w, V, kept, tangent), None
+        return *_Pushed.apply(ctx.rule, *ctx.saved_tensors, tangent), None
 
     @staticmethod
     def vmap(
@@ -184,6 +185,37 @@ class _PowerEighFunc(_PowerEigh):
     ) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
         return _PowerEighFunc.apply(M, rule, solver, who, under_vmap(tolerance)), (0, 0, 0)
+
+
+class _Pushed(Function):
+    """`_pushforward`, for use inside jvp: see `Copy` in calculus.py."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
+        return _pushforward(rule, w, V, kept, E)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.rule, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        w, V, kept, E = ctx.saved_tensors
+        by_w, by_V, by_E = torch.func.vjp(_with_kept(ctx.rule, kept), w, V, E)[1](grads)
+        return None, by_w, by_V, None, by_E
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, tw: Tensor | None, tV: Tensor | None, __: None, tE: Tensor | None) -> tuple[Tensor, ...]:
+        w, V, kept, E = ctx.saved_tensors
+        return jvp_by_vjps(_with_kept(ctx.rule, kept), (w, V, E), (tw, tV, tE))
+
+
+def _with_kept(rule: PowerIteration, kept: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return lambda w, V, E: _pushforward(rule, w, V, kept, E)
 
 
 def _deflated(rule: PowerIteration, w: Tensor, V: Tensor) -> list[Tensor]:
