@@ -256,21 +256,15 @@ class _Pair(Function):
         return _Pair.apply(frame, *batched(info, dims[1:], tensors)), (0, 0)
 
 
-class _Last(Function):
-    """The identity, for a second derivative that cannot be differentiated again."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+class _Last(Copy):
+    """For a second derivative, which cannot be differentiated again."""
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
+        return refuse_third_derivative()
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Any:
         return refuse_third_derivative()
 
 
