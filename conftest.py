@@ -6,6 +6,7 @@ A test that is over its time ends its process with the stacks of all threads on 
 destructor. With several workers (-n) the others go on, a new one takes its place, and the test is a failure.
 """
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -18,6 +19,10 @@ os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # Each worker has as many threads as there are cores: where they spin as they wait, they take the other worker's time.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's and SciPy's threads spin too, for references only
+
+# torch's compiler imports setuptools, which warns, and fails, where something has imported Python's own distutils before.
+with contextlib.suppress(ImportError):
+    import setuptools  # noqa: F401
 
 import pytest
 import torch
