@@ -13,6 +13,6 @@ class Products(TorchDispatchMode):
         self.shapes: Counter[tuple[int, ...]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm):
+        if func.overloadpacket in (torch.ops.aten.bmm, torch.ops.aten.baddbmm, torch.ops.aten.baddbmm_):
             self.shapes[(*args[-2].shape[-2:], args[-1].shape[-1])] += 1
         return func(*args, **(kwargs or {}))

@@ -148,17 +148,20 @@ def _kills_of(subject: Subject, count: int, top: Path, draw: Random, inside: lis
     begin = time.monotonic()
     subject.finish(top / "whole")
     usual, whole = time.monotonic() - begin, subject.results(top / "whole")
+    earliest = usual / 4  # before, it imports and reads
     done = rounds = 0
     while done < count:
         rounds += 1
         folder = top / f"broken {rounds}"
         while done < count and not subject.has_ended(folder):
-            before = _open(subject, folder)
-            moment = draw.choice([draw.choice(WORST), draw.uniform(usual / 4, usual)])  # before, it imports and reads
+            before, begun = _open(subject, folder), len(subject.lines(folder, "start"))
+            moment = draw.choice([draw.choice(WORST), draw.uniform(earliest, usual)])
             code = attempt(subject.work, folder, moment, subject.threads)
             if code == -signal.SIGKILL:
                 done += 1
                 inside.append(_open(subject, folder) > before)
+                if isinstance(moment, float) and len(subject.lines(folder, "start")) == begun:  # it still imported
+                    earliest = max(earliest, min(moment, 0.9 * usual))
                 yield None
             elif code != 0:
                 yield f"exit code {code}"

@@ -82,11 +82,10 @@ def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | N
     if eps or not exact:
         return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
+    back = (scale / math.sqrt(n)) ** (2 * power)
     if n < channels:
-        S = _gram_power(X, power, solver, dtype)
-    else:
-        S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
-    return (S * (scale / math.sqrt(n)) ** (2 * power)).to(dtype)
+        return hermitian_part((_gram_power(X, power, solver, dtype) * back).to(dtype))  # in fewer bytes
+    return (power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver) * back).to(dtype)
 
 
 def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -98,26 +97,26 @@ def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _gram_power(X: Tensor, power: float, solver: RootSolver, dtype: torch.dtype) -> Tensor:
-    """(X X^T)^power (*B, C, C) through X^T X: a 7 x 7 map of 256 channels decomposes 49 x 49. |X|_F = 1.
+    """(X X^T)^power (*B, C, C), symmetric to rounding, through X^T X: a 7 x 7 map of 256 channels decomposes 49 x 49.
 
     From the SVD of X, (X X^T)^power = X (X^T X)^(power - 1) X^T. What the negative power does to the null space of the
     Gram matrix is free, since X maps it to zero. One null direction is always there, 1 = (1, ..., 1), for X is centred:
-    a multiple of 1 1^T moves it away from zero. Others are cut at rounding size.
+    a multiple of 1 1^T moves it away from zero. Others are cut at rounding size. |X|_F = 1.
     """
     n = X.shape[-1]
-    K = hermitian_part(matmul(X.mT, X))  # (*B, n, n), of trace 1
+    K = matmul(X.mT, X)  # (*B, n, n), of trace 1
     if solver.has_eigenvalues:
         K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
     elif (newton := by_products(solver)).steps is None:
-        K = _shifted_inverse_root(K + 1 / n**2, newton, dtype)
+        K = _shifted_inverse_root(K, newton, dtype, ones=1 / n**2)
     else:  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
         K = inv_sqrtm(K, solver=newton)
-    return hermitian_part(matmul(matmul(X, K), X.mT))
+    return matmul(matmul(X, K), X.mT)
 
 
-def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype) -> Tensor:
-    """(A + shift I)^(-1/2) of A (*B, n, n) of trace about 1 in float64, to the accuracy of ``dtype``."""
-    A = A + _NEWTON_SHIFT * _identity(A)
+def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype, ones: float = 0.0) -> Tensor:
+    """(A + ones 1 1^T + shift I)^(-1/2) of A (*B, n, n) of trace about 1 in float64, to the accuracy of ``dtype``."""
+    A = A + (ones + _NEWTON_SHIFT * _identity(A))
     eps = float(torch.finfo(dtype).eps)
     return newton_root("covariance_pool", A, True, solver, asymmetry_tolerance(A), lower=_NEWTON_SHIFT, eps=eps)
 

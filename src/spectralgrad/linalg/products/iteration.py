@@ -90,12 +90,14 @@ def norm_bound(x: Tensor) -> Tensor:
 
 
 def hermitian_norm_bound(H: Tensor) -> Tensor:
-    """`norm_bound` of Hermitian matrices (*B, n, n), for large n no more than |H^2|_F^(1/2), which costs a product.
+    """At least the 2-norm (*B, 1, 1) of Hermitian matrices of a scale near 1; 1 for a zero matrix.
 
-    With many eigenvalues of about the largest size the others exceed it by up to n^(1/2), this one by n^(1/4): what is far
-    below the norm is not reached by a fixed schedule.
+    It is the least of |H|_inf, |H|_F and for large n |H^2|_F^(1/2), which costs a product. With many eigenvalues of about
+    the largest size the others exceed it by up to n^(1/2), this one by n^(1/4): what is far below the norm is not reached
+    by a fixed schedule.
     """
-    norm = norm_bound(H)
+    norm = torch.minimum(row_sums(H), torch.linalg.matrix_norm(H, keepdim=True))
+    norm = torch.where(norm == 0, 1, norm)  # NaN stays
     if H.shape[-1] <= _SMALL:
         return norm
     A = H / norm
@@ -118,18 +120,23 @@ def identity_like(x: Tensor) -> Tensor:
     return torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).expand(*x.shape[:-2], x.shape[-1], x.shape[-1])
 
 
-def multiply_add(x: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    """beta x + alpha a b (*B, n, n), in one pass where the products need no conversion."""
-    if x.ndim == 3 and not (x.dtype in WIDE and is_reduced(x.device.type)):
-        return torch.baddbmm(x, a, b, beta=beta, alpha=alpha)
-    return beta * x + alpha * matmul(a, b)
+def add_product(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """``x`` becomes x + a b (*B, n, n); neither a nor b may be x."""
+    return x.baddbmm_(a, b) if _in_one(x) else x.add_(matmul(a, b))
+
+
+def _in_one(x: Tensor) -> bool:
+    """Whether a product can be scaled and added in one pass: it can where it needs no conversion."""
+    return x.ndim == 3 and not (x.dtype in WIDE and is_reduced(x.device.type))
 
 
 def even_part(R: Tensor, coefficients: Quintic) -> Tensor:
-    """T = a I + b R + c R^2 (*B, n, n)."""
+    """T = a I + b R + c R^2 (*B, n, n), as c (R + s I)^2 + d I: no pass over R but the product, which uses ``R`` up."""
     a, b, c = coefficients
-    T = multiply_add(R, R, R, b, c)
-    T.diagonal(dim1=-2, dim2=-1).add_(a)
+    s = b / (2 * c)
+    R.diagonal(dim1=-2, dim2=-1).add_(s)
+    T = torch.baddbmm(R, R, R, beta=0, alpha=c) if _in_one(R) else c * matmul(R, R)
+    T.diagonal(dim1=-2, dim2=-1).add_(a - c * s * s)
     return T
 
 

@@ -32,16 +32,19 @@ def newton_polar(A: Tensor, eps: float, tolerance: float) -> tuple[Tensor, Tenso
 
 def _polar_steps(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
     """Q, P, residuals and whether they have converged: the schedule, then plain steps until each matrix stops."""
-    Q, P = A, None
+    first, *others = sign_schedule(lower, accuracy)
+    P = even_part(matmul(A.mH, A), first.coefficients)
+    Q = matmul(A, P)
     progress = Convergence(A, tolerance)
-    for step in (*sign_schedule(lower, accuracy), *[SignStep(PLAIN, 0.0, 0.0)] * extra):
+    for step in (*others, *[SignStep(PLAIN, 0.0, 0.0)] * extra):
         gram = matmul(Q.mH, Q)
+        if step.before >= TAIL:
+            T = even_part(gram, step.coefficients)
+            Q, P = matmul(Q, T), matmul(P, T)
+            continue
+        go_on = progress.go_on(identity_like(gram) - gram)
+        if progress.finished():
+            break
         T = even_part(gram, step.coefficients)
-        Q_next, P_next = matmul(Q, T), T if P is None else matmul(P, T)
-        if P is not None and step.before < TAIL:
-            go_on = progress.go_on(identity_like(gram) - gram)
-            if progress.finished():
-                break
-            Q_next, P_next = torch.where(go_on, Q_next, Q), torch.where(go_on, P_next, P)
-        Q, P = Q_next, P_next
-    return Q, T if P is None else P, progress.previous * progress.size, progress.converged()
+        Q, P = torch.where(go_on, matmul(Q, T), Q), torch.where(go_on, matmul(P, T), P)
+    return Q, P, progress.previous * progress.size, progress.converged()

@@ -76,12 +76,13 @@ def _coupled(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tupl
             Y, Z = _select(lost, slow[0], Y), _select(lost, slow[1], Z)
         return Y, Z
     steps = sign_schedule(lower**0.5, accuracy)
-    Y, Z, R = _first_step(A, steps[0].coefficients)
+    Y, Z = _step(A, None, A.clone(), steps[0].coefficients)
     for step in steps[1:]:
         R = matmul(Z, Y)
-        Y, Z = _next_step(Y, Z, R, step.coefficients)
+        if step is steps[-1]:
+            length, trace = torch.linalg.matrix_norm(R), R.diagonal(dim1=-2, dim2=-1).real.sum(-1)
+        Y, Z = _step(Y, Z, R, step.coefficients)
     # |I - R|_F from two sums: what is asked for is far above the rounding in their difference.
-    length, trace = torch.linalg.matrix_norm(R), R.diagonal(dim1=-2, dim2=-1).real.sum(-1)
     residual = (length.square() - 2 * trace + A.shape[-1]).clamp(min=0).sqrt()
     size = math.sqrt(A.shape[-1])
     count_on_device("root_unconverged", ~(residual <= max(UNCONVERGED, 4 * size * steps[-1].before)))
@@ -89,16 +90,10 @@ def _coupled(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tupl
     return _select(lost, identity_like(A), Y), _select(lost, identity_like(A), Z)
 
 
-def _first_step(A: Tensor, coefficients: Quintic) -> tuple[Tensor, Tensor, Tensor]:
-    """Y, Z and the R that they came from: two products, for Z = I."""
-    T = even_part(A, coefficients)
-    return matmul(A, T), T, A
-
-
-def _next_step(Y: Tensor, Z: Tensor, R: Tensor, coefficients: Quintic) -> tuple[Tensor, Tensor]:
-    """Y and Z from R = Z Y: three more products."""
+def _step(Y: Tensor, Z: Tensor | None, R: Tensor, coefficients: Quintic) -> tuple[Tensor, Tensor]:
+    """Y T and T Z for R = Z Y, which is used up: three products, or two where Z is I, that is None."""
     T = even_part(R, coefficients)
-    return matmul(Y, T), matmul(T, Z)
+    return matmul(Y, T), T if Z is None else matmul(T, Z)
 
 
 def _select(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
@@ -107,19 +102,21 @@ def _select(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 def _watched_roots(A: Tensor, lower: float, accuracy: float, tolerance: float, extra: int) -> tuple[Tensor, ...]:
     """Y, Z, |Z Y|_F and whether they have converged: the schedule, then plain steps until each matrix stops."""
-    steps = sign_schedule(lower**0.5, accuracy)
-    Y, Z, _ = _first_step(A, steps[0].coefficients)
+    first, *others = sign_schedule(lower**0.5, accuracy)
+    Y, Z = _step(A, None, A.clone(), first.coefficients)
     progress = Convergence(A, tolerance)
-    for step in (*steps[1:], *[SignStep(PLAIN, 0.0, 0.0)] * extra):
+    for step in (*others, *[SignStep(PLAIN, 0.0, 0.0)] * extra):
         R = matmul(Z, Y)
-        Y_next, Z_next = _next_step(Y, Z, R, step.coefficients)
-        if step.before < TAIL:
-            go_on = progress.go_on(identity_like(R) - R)
-            if progress.finished():
-                break
-            Y_next, Z_next = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
-        Y, Z = Y_next, Z_next
-    return Y, Z, torch.linalg.matrix_norm(R), progress.converged()
+        if step.before >= TAIL:
+            Y, Z = _step(Y, Z, R, step.coefficients)
+            continue
+        length = torch.linalg.matrix_norm(R)
+        go_on = progress.go_on(identity_like(R) - R)
+        if progress.finished():
+            break
+        Y_next, Z_next = _step(Y, Z, R, step.coefficients)
+        Y, Z = torch.where(go_on, Y_next, Y), torch.where(go_on, Z_next, Z)
+    return Y, Z, length, progress.converged()
 
 
 def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
