@@ -45,21 +45,21 @@ _DOUBLINGS = 8
 _RADIUS = 0.8  # the norm up to which the series is exact to rounding
 REACH = _RADIUS * 2**_DOUBLINGS  # the norm of S up to which exp(S) is
 _POWERS = 4  # of S, which the series is made of: to degree 4 * 4
+_TINY = 1e-30  # for c where B is 0
 
 
 def skew_exponential(A: Tensor) -> Tensor:
     """exp([A 0] - [A 0]^T) [I; 0], (m, k), for A (m, k), m >= k, in float64; never makes a host wait."""
     m, k = A.shape
-    A = A * _share(A)
-    top, below = A[:k], A[k:]
+    A = A / _excess(A)
+    top, below = A.split((k, m - k))
     skew = top - top.mT
     if m == k:
         return _exponential(skew)
     if m <= 2 * k:
         S = torch.cat([torch.cat([skew, -below.mT], 1), torch.cat([below, A.new_zeros(m - k, m - k)], 1)])
         return _exponential(S)[:, :k]
-    size = below.detach().square().mean().sqrt() * (m - k) ** 0.5  # root mean square of the singular values
-    c = torch.where(size > 0, size, 1)
+    c = (torch.linalg.vector_norm(below.detach()) / k**0.5).clamp(min=_TINY)  # root mean square of the singular values
     gram = matmul(below.mT, below)
     identity = torch.eye(k, dtype=A.dtype, device=A.device)
     S = torch.cat([torch.cat([skew, -gram / c], 1), torch.cat([identity * c, torch.zeros_like(gram)], 1)])
@@ -67,10 +67,10 @@ def skew_exponential(A: Tensor) -> Tensor:
     return torch.cat([X, matmul(below / c, cY)])
 
 
-def _share(A: Tensor) -> Tensor:
-    """2^-8, or less where the skew matrix of A is out of reach: what the series gets of it."""
-    square = 2 * A.detach().square().sum()
-    return (_RADIUS**2 / square.clamp(min=REACH**2)).sqrt()
+def _excess(A: Tensor) -> Tensor:
+    """2^8, or more where the skew matrix of A is out of reach: what A is divided by for the series."""
+    share = torch.linalg.vector_norm(A.detach()) * (2**0.5 / REACH)
+    return share.clamp(min=1) * 2**_DOUBLINGS
 
 
 def _exponential(S: Tensor) -> Tensor:
@@ -122,8 +122,8 @@ def _doubled(E: Tensor) -> Tensor:
 
 def _rotate(V: Tensor, X: Tensor) -> Tensor:
     """H X for V (m, k), X (m, p)."""
-    gram = matmul(V.mT, V)
-    M = gram.triu(1) + torch.diag(gram.diagonal() / 2)
+    M = matmul(V.mT, V).triu()
+    M.diagonal().div_(2)
     return X - matmul(V, torch.linalg.solve_triangular(M, matmul(V.mT, X), upper=True))
 
 
