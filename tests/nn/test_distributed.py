@@ -320,6 +320,7 @@ def join(rank: int, folder: str, timeout: float = TIMEOUT) -> Any:
     faulthandler.dump_traceback_later(LIFETIME, exit=True)  # a rank that hangs, in a destructor too, shows where and ends
     init = f"file://{folder}/init"
     dist.init_process_group("gloo", init_method=init, rank=rank, world_size=WORLD, timeout=timedelta(seconds=timeout))
+    dist.barrier()  # a rank that dies at once would spoil the start of the others
     return dist.group.WORLD
 
 
