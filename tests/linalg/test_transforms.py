@@ -196,6 +196,19 @@ def test_compiles_in_one_graph(f):
     torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
 
 
+@each_compiled
+def test_compiles_for_sizes_to_come(f):
+    """dynamic=True: numbers of modules, options and shapes are variables of the compiled code too."""
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=True)
+    for M in (spd(2), spd(3, n=5)):
+        X, Y = M.clone().requires_grad_(), M.clone().requires_grad_()
+        got, want = compiled(X), f(Y)
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-11)
+        got.pow(3).sum().backward()
+        want.pow(3).sum().backward()
+        torch.testing.assert_close(X.grad, Y.grad, rtol=1e-8, atol=1e-10)
+
+
 @pytest.mark.parametrize("f", slow_but(COMPILED_COMPLEX, PUBLIC))
 def test_compiled_complex_is_complex(f):
     """Operators of a compiled graph run where torch does not resolve lazy conjugates: x.mH would be x.mT."""

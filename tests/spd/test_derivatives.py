@@ -57,10 +57,11 @@ def test_vmap(measure: str, metric: str) -> None:
     torch.testing.assert_close(torch.func.vmap(gradient)(*batch), want, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.slow)])
 @each_compiled
-def test_compiles_in_one_graph(case: tuple[str, str]) -> None:
+def test_compiles_in_one_graph(case: tuple[str, str], dynamic: bool | None) -> None:
     f, args = prepared(*case)
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     want, found = f(*args), compiled(*args)
     torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-12)
     G = cases.random(*want.shape, seed=9)

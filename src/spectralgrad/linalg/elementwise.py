@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from .precision import in_widest
-from .quadrature import GAUSS
+from .quadrature import gauss
 from .scalars import Scalar
 
 _ROUNDING = 8  # times eps, of a first difference, relative: a few operations in f and one subtraction
@@ -28,7 +28,7 @@ _FEW = 2**18  # numbers whose derivatives are taken at once: 2 MiB
 Places = tuple[tuple[float, float, float], ...]
 
 # (u, v, weight) on the triangle a + u (b - a) + u v (c - b), 0 <= u, v <= 1. By Gauss twice: exact up to degree 6.
-_TRIANGLE = tuple((u, v, p * q * u) for u, p in GAUSS for v, q in GAUSS)
+_TRIANGLE = tuple((u, v, p * q * u) for u, p in gauss() for v, q in gauss())
 # Corners, middles of the sides, centre: exact up to degree 3.
 _CORNERS = (
     *((0.0, 0.0, 1 / 40), (1.0, 0.0, 1 / 40), (1.0, 1.0, 1 / 40)),
@@ -65,10 +65,10 @@ class Elementwise(Scalar):
         gap = a - b
         tie = gap == 0
         far = (fa - fb) / torch.where(tie, 1, gap)
-        slopes = list(_at_each(self.slope, [b + t * gap for t, _ in GAUSS]))
-        near = _weighted([weight for _, weight in GAUSS], slopes)
+        slopes = list(_at_each(self.slope, [b + t * gap for t, _ in gauss()]))
+        near = _weighted([weight for _, weight in gauss()], slopes)
         with torch.no_grad():
-            size = _weighted([weight for _, weight in GAUSS], [x.abs() for x in slopes])
+            size = _weighted([weight for _, weight in gauss()], [x.abs() for x in slopes])
             at_a, between, at_b = _at_each(self.slope, [a.expand_as(gap), b + gap / 2, b.expand_as(gap)])
             simpson = (at_a + 4 * between + at_b) / 6
             rounding = torch.finfo(gap.dtype).eps * (fa.abs() + fb.abs()) / gap.abs()

@@ -14,9 +14,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Gauss-Legendre, four points on [0, 1]: exact for polynomials up to degree 7.
+from spectralgrad.compiling import constant_when_compiled
+
 _ROOTS = ((0.3399810435848563, 0.6521451548625461), (0.8611363115940526, 0.3478548451374538))
-GAUSS = tuple(((1 + sign * x) / 2, weight / 2) for x, weight in _ROOTS for sign in (-1, 1))
+_GAUSS = tuple(((1 + sign * x) / 2, weight / 2) for x, weight in _ROOTS for sign in (-1, 1))
+
+
+@constant_when_compiled
+def gauss() -> tuple[tuple[float, float], ...]:
+    """Points and weights of Gauss and Legendre, four on [0, 1]: exact for polynomials up to degree 7.
+
+    A function, since torch.compile(dynamic=True) takes numbers of a module for variables, and fails over some.
+    """
+    return _GAUSS
 
 
 class Differentiable(Protocol):
@@ -48,8 +58,8 @@ def second_differences(function: Differentiable, w: Tensor) -> Tensor:
 
     a, b_a, c_b = c[..., low], c[..., middle] - c[..., low], c[..., high] - c[..., middle]
     near = torch.zeros_like(far)
-    for u, u_weight in GAUSS:
-        for v, v_weight in GAUSS:
+    for u, u_weight in gauss():
+        for v, v_weight in gauss():
             near = near + u_weight * v_weight * u * function.curvature(a + u * b_a + u * v * c_b)
 
     close = spread <= function.near * torch.minimum(function.width(c[..., low]), function.width(c[..., high]))

@@ -29,7 +29,6 @@ from .scaling import bounded, exponent, shifted
 _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
 _STEPS = 2**20  # of an exponent: so many, times that of the largest number, are exact in float64
 _MARGIN = 4  # powers of two between the largest eigenvalue and the end of the range
-_HALF = 0.5  # for b in (a/2, a] the difference a - b is exact (Sterbenz)
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
 CLAMPED = "clamped_eigenvalue"  # the name of its count
 Root = Literal["sqrt", "inverse sqrt", "inverse fourth root"]
@@ -274,7 +273,7 @@ def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
     positive = a > 0
     top = torch.where(positive, a, 1)
     ratio = torch.where(positive, b, 1) / top
-    near = ratio > _HALF  # there a - b is exact, and the logarithm of the quotient is not
+    near = ratio > 0.5  # there a - b is exact (Sterbenz), and the logarithm of the quotient is not
     far = ratio < torch.finfo(a.dtype).tiny  # the quotient underflows, and the difference of logarithms is large
     apart = torch.where(far, top.log() - torch.where(positive, b, 1).log(), -ratio.log())
     return torch.where(near, torch.log1p((a - b) / torch.where(near & positive, b, 1)), apart)

@@ -52,7 +52,7 @@ class PowerDeflation:
         """Differentiable approximate eigenpairs, ascending: w (*B, n), V (*B, n, n)."""
         if H.numel() == 0:
             return H.new_empty(H.shape[:-1], dtype=H.real.dtype), H
-        start = torch.randn(*H.shape, generator=self.generator, dtype=H.dtype, device=H.device)
+        start = torch.empty(H.shape, dtype=H.dtype, device=H.device).normal_(generator=self.generator)
         if torch.compiler.is_compiling() or in_transform() or not power.runs_on(H):
             return iterated(H, start, self.steps)
         w, V = call(_Iterated, H, start, self.steps)

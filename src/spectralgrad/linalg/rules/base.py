@@ -11,7 +11,7 @@ from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
 from ..scaling import at_hand, in_batched_backward
 
-CLOSE = 1e3  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
+CLOSE = 1000  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
 
 
 class Rule(ABC):

@@ -5,13 +5,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
 from ..scaling import bounded
 from .base import Rule, gaps, scale
-
-_DEFAULT_RTOL = {torch.float32: 1e-6, torch.float64: 1e-8}
 
 
 @dataclass(frozen=True)
@@ -54,4 +53,9 @@ class Lorentzian(Rule):
         return Coefficients("LORENTZIAN", self._width(dtype)) if type(self) is Lorentzian else GIVEN
 
     def _width(self, dtype: torch.dtype) -> float:
-        return _DEFAULT_RTOL[dtype] if self.rtol is None else self.rtol
+        return _default_rtol(dtype) if self.rtol is None else self.rtol
+
+
+@constant_when_compiled
+def _default_rtol(dtype: torch.dtype) -> float:
+    return 1e-6 if dtype == torch.float32 else 1e-8

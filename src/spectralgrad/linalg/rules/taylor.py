@@ -50,12 +50,16 @@ class Taylor(Rule):
 
 
 def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:
-    """1 + r + ... + r^(terms - 1) by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m); no division."""
-    total, power = torch.ones_like(ratio), ratio  # S(1) and r^1
-    for bit in f"{terms:b}"[1:]:
-        total = total * (1 + power)
-        power = power * power
-        if bit == "1":
-            total = 1 + ratio * total
-            power = power * ratio
-    return total
+    """1 + r + ... + r^(terms - 1), without a division."""
+    return _doubled_sum(ratio, terms)[0]
+
+
+def _doubled_sum(ratio: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """S(terms) and r^terms by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m)."""
+    if terms == 1:
+        return torch.ones_like(ratio), ratio
+    total, power = _doubled_sum(ratio, terms // 2)
+    total, power = total * (1 + power), power * power
+    if terms % 2 == 1:
+        total, power = 1 + ratio * total, power * ratio
+    return total, power
