@@ -41,3 +41,37 @@ def test_at_once_is_one_after_the_other(f: Callable[[Tensor], Tensor], monkeypat
     for got, want in zip(at_once, derivatives(counted), strict=True):
         torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
     assert len(called) > 2.5 * calls
+
+
+# What bends between two eigenvalues, and where no point of a rule lies.
+
+BENT: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "clamp": lambda x: x.clamp(max=1),
+    "sign": torch.sign,
+    **{f"tanh({k} x)": lambda x, k=k: torch.tanh(k * x) for k in (20, 100, 1000, 10000)},
+}
+
+
+@pytest.mark.parametrize("f", BENT.values(), ids=BENT)
+def test_a_bend_between_far_points_is_seen(f: Callable[[Tensor], Tensor]) -> None:
+    """relu of {-3, 0.1}: f' is 0 at all points of the integral but the last, and at four of a step no steep one shows."""
+    low, high = -3 * torch.rand(50, generator=cases.generator(1)), 3 * torch.rand(50, generator=cases.generator(2))
+    w = torch.stack([low, high], -1).double()
+    M = torch.diag_embed(w).requires_grad_()
+    (g,) = torch.autograd.grad(sg.spectral_map(M, f)[:, 0, 1].sum(), M)
+    difference = (f(w[:, 0]) - f(w[:, 1])) / (w[:, 0] - w[:, 1])
+    torch.testing.assert_close(g[:, 0, 1] + g[:, 1, 0], difference, rtol=1e-12, atol=1e-14)
+
+
+def test_singular_values_are_clipped() -> None:
+    A, G, E = cases.random(4, 3), cases.random(4, 3, seed=1), cases.random(4, 3, seed=2)
+    A.requires_grad_()
+
+    def clipped(A: Tensor) -> Tensor:
+        return (sg.singular_map(A, lambda s: s.clamp(-1, 1)) * G).sum()
+
+    (g,) = torch.autograd.grad(clipped(A), A)
+    step = 1e-6
+    numeric = (clipped(A.detach() + step * E) - clipped(A.detach() - step * E)) / (2 * step)
+    torch.testing.assert_close((g * E).sum(), numeric, rtol=1e-7, atol=1e-8)

@@ -8,7 +8,8 @@ both in float64 (on a device without it in float32),
 
 Far loses digits as the points meet; near loses them where f changes its character between the points. How close that is
 depends on f, which no fixed distance knows. So each difference is taken in the way with the smaller error: of far by the
-rounding of f, of near by a second rule of half the order. That rule uses the end points, so that it sees a kink there.
+rounding of f, of near by a second rule of half the order. That rule uses the end points, so that it sees a kink there. Where
+f bends between all points of both rules, and is straight at them, they know no error; but far differs by more than its own.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ from .quadrature import gauss
 from .scalars import Scalar
 
 _ROUNDING = 8  # times eps, of a first difference, relative: a few operations in f and one subtraction
-_SMOOTH = 1e6  # times the error of far: the two ways never differ by more unless f' jumps between the points
+_SMOOTH = 1e6  # times the error of far: the two ways never differ by more unless f bends or jumps between the points
 
 _FEW = 2**18  # numbers whose derivatives are taken at once: 2 MiB
 Places = tuple[tuple[float, float, float], ...]
@@ -72,7 +73,7 @@ class Elementwise(Scalar):
             at_a, between, at_b = _at_each(self.slope, [a.expand_as(gap), b + gap / 2, b.expand_as(gap)])
             simpson = (at_a + 4 * between + at_b) / 6
             rounding = torch.finfo(gap.dtype).eps * (fa.abs() + fb.abs()) / gap.abs()
-            better = torch.isfinite(near) & (tie | (_error(near, simpson, size) <= rounding))
+            better = torch.isfinite(near) & (tie | (_agree(near, far, rounding) & (_error(near, simpson, size) <= rounding)))
         return _finite(torch.where(better, near, far))
 
     def second_differences(self, x: Tensor, F: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
@@ -93,8 +94,7 @@ class Elementwise(Scalar):
         for (_, _, weight), curvature in zip(_CORNERS, self._curvatures(a, b_a, c_b, _CORNERS), strict=True):
             corners = corners + weight * curvature
         rounding = _ROUNDING * torch.finfo(x.dtype).eps * (below.abs() + above.abs()) / spread
-        smooth = (near - far).abs() <= _SMOOTH * rounding
-        better = torch.isfinite(near) & (tie | (smooth & (_error(near, corners, size) <= rounding)))
+        better = torch.isfinite(near) & (tie | (_agree(near, far, rounding) & (_error(near, corners, size) <= rounding)))
         return _finite(torch.where(better, near, far))
 
     def _curvatures(self, a: Tensor, b_a: Tensor, c_b: Tensor, places: Places) -> Iterable[Tensor]:
@@ -128,6 +128,11 @@ def _at_each(derivative: Callable[[Tensor], Tensor], points: Iterable[Tensor]) -
 def _weighted(weights: list[float], values: list[Tensor]) -> Tensor:
     first, *others = (weight * x for weight, x in zip(weights, values, strict=True))
     return sum(others, first)
+
+
+def _agree(near: Tensor, far: Tensor, rounding: Tensor) -> Tensor:
+    """Whether the two ways are as near as they are unless f changes where no point of the rules lies, as relu does."""
+    return (near - far).abs() <= _SMOOTH * rounding
 
 
 def _error(fine: Tensor, coarse: Tensor, size: Tensor) -> Tensor:

@@ -69,8 +69,9 @@ def skew_exponential(A: Tensor) -> Tensor:
 
 def _excess(A: Tensor) -> Tensor:
     """2^8, or more where the skew matrix of A is out of reach: what A is divided by for the series."""
-    norm: Tensor = torch.linalg.vector_norm(A.detach())
-    return (norm * (2**0.5 / REACH)).clamp(min=1) * 2**_DOUBLINGS
+    share = torch.linalg.vector_norm(A.detach()) * (2**0.5 / REACH)
+    excess: Tensor = share.clamp(min=1) * 2**_DOUBLINGS
+    return excess
 
 
 def _exponential(S: Tensor) -> Tensor:
