@@ -65,8 +65,8 @@ def test_a_bend_between_far_points_is_seen(f: Callable[[Tensor], Tensor]) -> Non
 
 
 def test_singular_values_are_clipped() -> None:
-    A, G, E = cases.random(4, 3), cases.random(4, 3, seed=1), cases.random(4, 3, seed=2)
-    A.requires_grad_()
+    U, V, G, E = cases.rotation(4)[:, :3], cases.rotation(3), cases.random(4, 3, seed=1), cases.random(4, 3, seed=2)
+    A = ((U * torch.tensor([3.0, 2.5, 0.9]).double()) @ V.mT).requires_grad_()
 
     def clipped(A: Tensor) -> Tensor:
         return (sg.singular_map(A, lambda s: s.clamp(-1, 1)) * G).sum()

@@ -153,6 +153,8 @@ def test_bad_input() -> None:
             sg.generalized_eigh(eye, B)
         with sg.checks(False):
             assert all(x.isfinite().all() for x in sg.generalized_eigh(eye, B))
+    with pytest.raises(ShapeError, match="`generalized_eigh`: the batches of `A` and `B` must broadcast"):
+        sg.generalized_eigh(torch.eye(3).expand(2, 3, 3), torch.eye(3).expand(5, 3, 3))
     with pytest.raises(ShapeError, match="one size"):
         sg.generalized_eigh(eye, torch.eye(2))
     with pytest.raises(DtypeError, match="one dtype"):

@@ -267,3 +267,17 @@ def test_bad_input_changes_nothing(make: Any, options: Any, message: str) -> Non
 def test_no_module() -> None:
     with pytest.raises(OptionError, match=r"must be a torch.nn.Module, got list"):
         convert_batchnorm([nn.BatchNorm2d(3)])  # type: ignore[arg-type]
+
+
+def test_a_batch_norm_with_a_forward_of_its_own_is_refused() -> None:
+    class Shifted(nn.BatchNorm2d):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) + 1
+
+    with pytest.raises(OptionError, match=r"'1', a Shifted, has a forward of its own"):
+        convert_batchnorm(nn.Sequential(nn.Conv2d(4, 4, 1), Shifted(4)))
+
+    class Named(nn.BatchNorm2d):
+        pass
+
+    assert isinstance(convert_batchnorm(Named(4)), DecorrelatedBatchNorm2d)

@@ -463,3 +463,16 @@ def test_solvers_change_nothing() -> None:
     for solver in (sg.Jacobi(), sg.SVD(), sg.NewtonSchulz()):
         model = trained(lambda solver=solver: nn.Sequential(nn.Conv2d(4, 8, 3), D2(8, solver=solver)), (8, 4, 6, 6))
         assert distance(fuse(model)(random(4, 4, 6, 6)), model(random(4, 4, 6, 6))) < 1e-5
+
+
+class Gated(DecorrelatedBatchNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input).relu()
+
+
+def test_a_subclass_with_a_forward_of_its_own_stays() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), Gated(4), nn.Conv2d(4, 4, 1), DecorrelatedBatchNorm2d(4))
+    model(torch.randn(8, 4, 5, 5))
+    x, fused = torch.randn(2, 4, 5, 5), fuse(model.eval())
+    assert [type(part) for part in fused] == [nn.Conv2d, Gated, nn.Conv2d]
+    torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)

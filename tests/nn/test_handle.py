@@ -189,3 +189,20 @@ def test_trace() -> None:
     layer, x = WHITENING["zca"]().eval(), images(dtype=torch.float32)
     traced = torch.jit.trace(layer, x, check_trace=False)
     torch.testing.assert_close(traced(x), layer(x))
+
+
+def test_a_shallow_copy_has_a_handle_of_its_own() -> None:
+    layer = DecorrelatedBatchNorm2d(4)
+    other = copy.copy(layer)
+    assert other.weight is layer.weight
+    assert other.running_mean is layer.running_mean
+    assert other.as_batch_norm.layer is other
+    other.eval()
+    assert layer.training
+    assert layer.as_batch_norm.layer is layer
+
+
+def test_a_parametrized_layer_can_be_copied() -> None:
+    layer = DecorrelatedBatchNorm2d(4)
+    nn.utils.parametrize.register_parametrization(layer, "weight", nn.Softplus())
+    torch.testing.assert_close(copy.deepcopy(layer).weight, layer.weight)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from spectralgrad.errors import OptionError
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.orthogonal import OrthogonalConv2d
 from support import cases
 
@@ -104,3 +104,25 @@ def test_as_a_module() -> None:
 def test_bad_options(options: dict[str, Any], words: str) -> None:
     with pytest.raises(OptionError, match=f"`OrthogonalConv2d`: {words}"):
         OrthogonalConv2d(**{"in_channels": 2, "out_channels": 2, "kernel_size": 3, **options})
+
+
+@pytest.mark.parametrize("size", [1e10, 1e19, 1e38])
+def test_large_weights_do_not_overflow(size: float) -> None:
+    conv, x = OrthogonalConv2d(3, 4, 3), torch.randn(2, 3, 5, 5)
+    with torch.no_grad():
+        conv.weight.mul_(size / conv.weight.abs().max())
+    torch.testing.assert_close(conv(x).norm(), x.norm(), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("input", "words"),
+    [
+        (torch.zeros(3, 5, 5), r"images \(N, 3, H, W\), got \(3, 5, 5\)"),
+        (torch.zeros(1, 4, 5, 5), r"images \(N, 3, H, W\), got \(1, 4, 5, 5\)"),
+        (torch.zeros(1, 3, 1, 1), "at least 2 high and wide"),
+        (torch.zeros(1, 3, 5, 5, dtype=torch.float64), "dtype of the weight"),
+    ],
+)
+def test_bad_input(input: Tensor, words: str) -> None:
+    with pytest.raises((ShapeError, DtypeError), match=words):
+        OrthogonalConv2d(3, 4, 5, padding_mode="circular")(input)

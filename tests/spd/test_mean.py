@@ -29,6 +29,12 @@ def residual(X: Tensor, w: Tensor, M: Tensor, metric: str) -> Tensor:
 
 
 @each_metric
+def test_weights_whose_sum_overflows(metric: Any) -> None:
+    X, w = cases.random_covariance(3, 2), torch.tensor([1e308, 0.5e308], dtype=torch.float64)
+    torch.testing.assert_close(sg.spd.mean(X, w, metric), sg.spd.mean(X, w / 1e308, metric))
+
+
+@each_metric
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 def test_the_equation_holds(metric: Any, dtype: torch.dtype) -> None:
     X, w = definite(3, 7, n=5, condition=1e3, dtype=dtype), torch.rand(3, 7, dtype=torch.float64) + 0.1

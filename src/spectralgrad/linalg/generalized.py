@@ -66,7 +66,12 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
     if X.shape[-1] != Y.shape[-1]:
         raise ShapeError(f"`{who}`: `A` and `B` must have one size, got {tuple(A.shape)} and {tuple(B.shape)}.")
     choice = for_generalized(who, gradient, solver)
-    X, Y = torch.broadcast_tensors(X, Y)
+    try:
+        X, Y = torch.broadcast_tensors(X, Y)
+    except RuntimeError:
+        raise ShapeError(
+            f"`{who}`: the batches of `A` and `B` must broadcast, got {tuple(A.shape)} and {tuple(B.shape)}."
+        ) from None
     tolerance = asymmetry_tolerance(A)
     w, V = factorise(_Generalized(who, choice.rule, choice.solver), tolerance, X, Y)
     return Eigenpairs(as_given(w, A), as_given(V, A))

@@ -227,11 +227,19 @@ class BatchStatistics(Normalizer, Module):
             self.add_module(_HANDLE, BatchNormHandle(self))
             self.train(training)
 
+    def __copy__(self) -> "BatchStatistics":
+        """As copies of torch's modules are: with the same tensors and children, but a handle of its own."""
+        new = type(self).__new__(type(self))
+        state = dict(BatchStatistics.__getstate__(self))
+        state["_modules"] = {name: child for name, child in self._modules.items() if name != _HANDLE}
+        new.__setstate__(state)
+        return new
+
     def __deepcopy__(self, memo: dict[int, Any]) -> "BatchStatistics":
         new = type(self).__new__(type(self))
         memo[id(self)] = new
         memo[id(self.process_group)] = self.process_group
-        new.__setstate__(copy.deepcopy(self.__getstate__(), memo))
+        new.__setstate__(copy.deepcopy(BatchStatistics.__getstate__(self), memo))  # a parametrized class forbids its own
         return new
 
 

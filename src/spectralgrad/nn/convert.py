@@ -17,6 +17,7 @@ from torch.nn import (
     Module,
     SyncBatchNorm,
 )
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from spectralgrad.errors import OptionError, SpectralError
@@ -61,7 +62,7 @@ def convert_batchnorm(
 
     Raises:
         OptionError: nothing to convert, a name that is no batch norm, an option that a layer refuses, a lazy batch norm
-            that has not seen an input.
+            that has not seen an input, a batch norm whose class has a forward of its own.
 
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
     >>> convert_batchnorm(net, group_size=4)[1].running_covariance.shape
@@ -142,6 +143,10 @@ def _built(
         raise OptionError(f"{who} is lazy and does not know its channels yet. Pass an input through the model first.")
     if is_parametrized(old):
         raise OptionError(f"{who} has parametrized tensors. Call torch.nn.utils.parametrize.remove_parametrizations first.")
+    if type(old).forward not in (_BatchNorm.forward, SyncBatchNorm.forward):
+        raise OptionError(
+            f"{who} has a forward of its own, which the new layer would not compute. Leave it out with where=."
+        )
     dimension = next((d for kind, d in _BATCH_NORMS.items() if isinstance(old, kind)), dimension)
     if dimension not in family:
         raise OptionError(

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor, fx, nn
@@ -50,7 +50,8 @@ def fuse(model: Module) -> Module:
     `DecorrelatedBatchNorm`, `PCADenoise` and batch norms beside them fold into Conv, ConvTranspose and Linear; where
     nothing can take a layer up, it becomes a 1 x 1 grouped convolution of its own. Products are taken in float64 and
     rounded once. A Sequential gives a Sequential; other models are traced by torch.fx and give a GraphModule, or, with a
-    warning, keep their class and get 1 x 1 convolutions only. See docs/layers/convert.md.
+    warning, keep their class and get 1 x 1 convolutions only. A subclass of a whitening layer with a ``forward`` of its own
+    stays as it is. See docs/layers/convert.md.
 
     Args:
         model: in eval mode; it is not changed, and shares nothing with the result.
@@ -72,7 +73,7 @@ def fuse(model: Module) -> Module:
         place = f"{name!r}, a {type(module).__name__}," if name else f"the {type(module).__name__}"
         if module.training:
             raise OptionError(f"{_WHO}: {place} is in training mode, where statistics change. Call model.eval() first.")
-        if isinstance(module, BatchStatistics) and module.running_mean is None:
+        if _is_whitening(module) and module.running_mean is None:
             raise OptionError(
                 f"{_WHO}: {place} has no running statistics and whitens each batch by its own, which no fixed convolution "
                 "does. Train it with track_running_stats=True, or take it out of the model."
@@ -104,7 +105,7 @@ class _Fuser:
         return self._folds[key]
 
     def _fused(self, module: Module) -> Module:
-        if isinstance(module, BatchStatistics):
+        if _is_whitening(module):
             return self.fold([module])
         if type(module) is nn.Sequential and not _has_hooks(module):
             return self._sequential(module)
@@ -118,7 +119,7 @@ class _Fuser:
         )
         for parent in list(module.modules()):
             for name, child in list(parent._modules.items()):
-                if isinstance(child, BatchStatistics):
+                if _is_whitening(child):
                     parent.add_module(name, self.fused(child))
         return module
 
@@ -127,7 +128,7 @@ class _Fuser:
         result, i = nn.Sequential(), 0
         while i < len(children):
             run = _run(children[i:])
-            whole = any(isinstance(part, BatchStatistics) for part in run)
+            whole = any(_is_whitening(part) for part in run)
             result.add_module(names[i], self.fold(run) if whole else self.fused(children[i]))
             i += len(run) if whole else 1
         return result.eval()
@@ -141,7 +142,7 @@ class _Fuser:
             if node not in done:
                 nodes = _chain(node)
                 run = _run([module.get_submodule(str(n.target)) for n in nodes])
-                if any(isinstance(part, BatchStatistics) for part in run):
+                if any(_is_whitening(part) for part in run):
                     runs.append((nodes[: len(run)], run))
                     done.update(nodes[: len(run)])
         folds = Counter(id(self.fold(run)) for _, run in runs)
@@ -167,8 +168,16 @@ class _Fuser:
 # What may be folded.
 
 
+def _is_whitening(module: Module | None) -> TypeGuard[BatchStatistics]:
+    """Whether it is a whitening layer; not one with a forward of its own, which may compute something else."""
+    if not isinstance(module, BatchStatistics):
+        return False
+    kind: type[BatchStatistics] = type_before_parametrizations(module)
+    return kind.forward is BatchStatistics.forward
+
+
 def _contains_whitening(module: Module) -> bool:
-    return any(isinstance(part, BatchStatistics) for part in module.modules())
+    return any(_is_whitening(part) for part in module.modules())
 
 
 def _has_hooks(module: Module) -> bool:
@@ -177,7 +186,7 @@ def _has_hooks(module: Module) -> bool:
 
 def _ndims(module: Module) -> frozenset[int]:
     """How many dimensions the output can have, if the module can begin or continue a run; else nothing."""
-    if isinstance(module, BatchStatistics):
+    if _is_whitening(module):
         return frozenset(module.ndims)
     if _has_hooks(module):  # it may compute the weight, or look at the output
         return frozenset()

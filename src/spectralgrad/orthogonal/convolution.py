@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, pad
 
-from spectralgrad.errors import OptionError
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.validation import is_whole, require_one_of
@@ -41,6 +41,7 @@ class OrthogonalConv2d(nn.Module):
 
     Raises:
         OptionError: an option out of its range.
+        ShapeError, DtypeError: an input that is no batch of images with so many channels, or has another dtype.
 
     >>> conv = OrthogonalConv2d(3, 8, 3)
     >>> x = torch.randn(2, 3, 6, 6)
@@ -79,15 +80,18 @@ class OrthogonalConv2d(nn.Module):
 
     def skew_kernel(self) -> Tensor:
         """L (C, C, k, k), of norm 1 at most."""
-        M = self.weight
+        size = self.weight.detach().abs().amax().clamp(min=1)  # so that squares do not overflow
+        M = self.weight / size
         L = M - M.transpose(0, 1).flip(-2, -1)
         R = L.flatten(1)
         R = R.to(torch.promote_types(R.dtype, torch.float32))
         square = eigh(matmul(R, R.mT))[0][-1] * self.kernel_size**2
-        bound = torch.where(square > 1, square, 1).sqrt()
+        least = size.to(square.dtype).reciprocal().square()
+        bound = torch.where(square > least, square, least).sqrt()
         return L / bound.to(L.dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        self._require_image(input)
         L = self.skew_kernel()
         extra = L.shape[0] - self.in_channels
         term = pad(input, (0, 0, 0, 0, 0, extra)) if extra else input  # channels of zeros
@@ -96,6 +100,23 @@ class OrthogonalConv2d(nn.Module):
             term = self._convolve(term, L) / k
             total = total + term
         return total[:, : self.out_channels]
+
+    def _require_image(self, input: Tensor) -> None:
+        who, half = type(self).__name__, self.kernel_size // 2
+        if not isinstance(input, Tensor) or input.ndim != 4 or input.shape[1] != self.in_channels:
+            came = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
+            raise ShapeError(
+                f"`{who}`: `input` must be images (N, {self.in_channels}, H, W), got {came}. A single image is (1, C, H, W)."
+            )
+        if input.dtype != self.weight.dtype and not torch.is_autocast_enabled(input.device.type):
+            raise DtypeError(
+                f"`{who}`: `input` must have the dtype of the weight, {self.weight.dtype}, got {input.dtype}. Convert one."
+            )
+        if self.padding_mode == "circular" and min(input.shape[-2:]) < half:
+            raise ShapeError(
+                f"`{who}`: images must be at least {half} high and wide to be padded around, got {tuple(input.shape)}. "
+                'Take a smaller kernel, or padding_mode="zeros".'
+            )
 
     def _convolve(self, x: Tensor, kernel: Tensor) -> Tensor:
         half = self.kernel_size // 2

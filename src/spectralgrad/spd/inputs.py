@@ -150,13 +150,16 @@ def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
             f"{tuple(weights.shape)}."
         )
     w = weights.to(device=X.device, dtype=dtype)
+    if w.numel():  # so that their sum does not overflow
+        largest = w.detach().amax(-1, keepdim=True)
+        w = w / torch.where((largest > 1) & torch.isfinite(largest), largest, 1)
     total = w.sum(-1, keepdim=True)
     if looks(w) and w.numel():
         require_finite(who, w.detach(), "weights")
         if bool((w < 0).any()):
             raise OptionError(
                 f"`{who}`: weights must not be negative, got {int((w < 0).sum())} negative ones, the lowest "
-                f"{float(w.min()):.3g}. Clamp them at 0, or pass logits.softmax(-1)."
+                f"{float(weights.min()):.3g}. Clamp them at 0, or pass logits.softmax(-1)."
             )
         if not bool((total > 0).all()):
             raise OptionError(
