@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
+from spectralgrad.errors import NonFiniteError
 from support import cases
 from support.precision import matmul_precision
 
@@ -209,3 +210,10 @@ def test_compiles_whole(backend: str) -> None:
     (got,) = torch.autograd.grad(compiled(X).pow(2).sum(), X)
     (want,) = torch.autograd.grad(function(X).pow(2).sum(), X)
     torch.testing.assert_close(got, want)
+
+
+def test_a_covariance_that_overflows_is_an_error() -> None:
+    with pytest.raises(NonFiniteError, match=r"`covariance`: the covariance of `X` overflows torch\.float32"):
+        sg.covariance(1e20 * torch.randn(2, 5, generator=cases.generator()))
+    with pytest.raises(NonFiniteError, match="`X` must be finite"):
+        sg.covariance(torch.full((2, 5), torch.nan))

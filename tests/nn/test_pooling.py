@@ -767,3 +767,32 @@ def test_example_trains():
     accuracy = runpy.run_path(str(EXAMPLES / "covariance_pooling_head.py"))["main"](steps=20)
     for kind in ("images", "tokens"):
         assert accuracy[f"covariance pooling of {kind}"] > 0.9 > 0.6 > accuracy[f"average pooling of {kind}"]
+
+
+SHAPES = {"C < n": (2, 3, 4, 4), "C > n": (2, 6, 2, 2)}
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 0.7, 1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_normalised_power_does_not_depend_on_the_scale(shape, power):
+    x, G = maps(*shape, dtype=torch.float32), random(shape[0], shape[1], shape[1], seed=9).float()
+    options = {"power": power, "normalize": "frobenius", "output": "matrix"}
+    want, slope = covariance_pool(x, **options), gradient(x, G, **options)
+    for scale in (2.0**-100, 2.0**-40, 2.0**33, 2.0**63, 2.0**120):
+        assert relative_error(covariance_pool(scale * x, **options), want) < 1e-5
+        if scale < 1e20:  # else it underflows
+            assert relative_error(scale * gradient(scale * x, G, **options).double(), slope) < 1e-4
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_a_power_that_overflows_is_the_largest_number(shape, power):
+    x, G = maps(*shape, dtype=torch.float32), random(shape[0], shape[1], shape[1], seed=9).float()
+    small = 2.0 ** (50 / power)  # nothing overflows: 2^100 times the power at scale 1
+    got = covariance_pool(small * x, power=power, output="matrix")
+    assert relative_error(got, 2.0**100 * covariance_pool(x, power=power, output="matrix")) < 1e-4
+    got = gradient(small * x, G, power=power, output="matrix").double()
+    assert relative_error(small * got, 2.0**100 * gradient(x, G, power=power, output="matrix").double()) < 1e-3
+    large = covariance_pool(1e30 * x, power=power, output="matrix")
+    assert large.abs().max() == torch.finfo(torch.float32).max
+    assert gradient(1e30 * x, G, power=power, output="matrix").isfinite().all()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import OptionError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, is_number, is_whole
+from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
+from spectralgrad.validation import as_given, as_matrix, checking, is_number, is_transformed, is_whole, require_finite
 
 from .precision import hermitian_part, matmul, widest
 
@@ -107,6 +107,7 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
     Raises:
         ShapeError: no more samples than ``correction``, or X is no matrix.
         OptionError: group_size does not divide the channels, eps is negative.
+        NonFiniteError: X is not finite, or its covariance is not.
 
     >>> covariance(torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
     tensor([[1., 0.],
@@ -119,7 +120,14 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
     n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
     if n <= correction:
         raise ShapeError(f"`covariance`: `X` must have more than {correction} samples in its last dimension, got {n}.")
-    return as_given(moments_of(_as_groups("covariance", X, group_size)).covariance(correction=correction, eps=eps), X)
+    C = moments_of(_as_groups("covariance", X, group_size)).covariance(correction=correction, eps=eps)
+    if checking(C) and not is_transformed(C) and not bool(torch.isfinite(C.detach()).all()):
+        require_finite("covariance", X, "X")
+        raise NonFiniteError(
+            f"`covariance`: the covariance of `X` overflows {C.dtype}: entries reach {float(X.detach().abs().max()):.2e}. "
+            "Scale the input down, or use float64."
+        )
+    return as_given(C, X)
 
 
 def _as_groups(who: str, X: Tensor, group_size: int | None) -> Tensor:

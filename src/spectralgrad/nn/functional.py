@@ -227,7 +227,7 @@ def pooled(
 ) -> Tensor:
     """`covariance_pool` of maps or tokens ``x`` that are X (*B, C, n) as samples; nothing is checked."""
     X, _ = centred(X)
-    S = covariance_power(X, power, eps, gradient, solver)
+    S = covariance_power(X, power, eps, gradient, solver, scale_free=normalize is not None)
     if normalize is not None:
         S = _unit_norm(S)
     if output == "features":

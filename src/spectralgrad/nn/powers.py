@@ -7,7 +7,8 @@ from torch import Tensor
 
 from spectralgrad.linalg.choices import Gradient, RootSolver, by_products, covariance_dtype, for_covariance_root, is_exact
 from spectralgrad.linalg.functions import inv_sqrtm, powm, sqrtm
-from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.moves import cast, held, moved
+from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.products.roots import newton_root
 from spectralgrad.validation import asymmetry_tolerance
@@ -16,6 +17,7 @@ _ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are ro
 _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
 
 _MODERATE = 24  # the power of two that huge features are brought down to
+_ROOM = 384  # bits, 48 in float32: for products of gradients at the end of the range with entries of 2^24
 _SUMMANDS = 16  # powers of two: squares of up to 2^32 entries can be added below the largest number
 
 
@@ -69,23 +71,46 @@ def within_squares(X: Tensor) -> tuple[Tensor, Tensor]:
 # Powers of covariances.
 
 
-def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
-    """(X X^T / n + eps I)^power (*B, C, C) of centred X (*B, C, n), in the dtype of X."""
+def covariance_power(
+    X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver, *, scale_free: bool = False
+) -> Tensor:
+    """(X X^T / n + eps I)^power (*B, C, C) of centred X (*B, C, n), in the dtype of X; what overflows is the largest number.
+
+    ``scale_free``: it is to be divided by a norm, and may come as any multiple of that.
+    """
     dtype, (channels, n) = X.dtype, X.shape[-2:]
+    if power == 1 and scale_free and not eps:
+        return covariance(_unit(X)[0])
     if power == 1:
-        return covariance(X, eps)
+        X, scale = within_squares(X)
+        return _scaled_back(covariance(X, eps), None if scale_free else scale, 2, dtype, _ROOM)
     exact = is_exact(gradient, solver)
     chosen = for_covariance_root(X, power, gradient, solver)
     if chosen is not solver:
         gradient, solver = None, chosen
     X = X.to(covariance_dtype(X, X.dtype, solver))
     if eps or not exact:
-        return power_of(covariance(X, eps), power, eps, gradient, solver).to(dtype)
+        X, scale = within_squares(X)
+        S = power_of(covariance(X, eps), power, eps, gradient, solver)
+        return _scaled_back(S, None if scale_free else scale, 2 * power, dtype, _ROOM)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
-    back = (scale / math.sqrt(n)) ** (2 * power)
+    back = None if scale_free else scale / math.sqrt(n)
     if n < channels:
-        return hermitian_part((_gram_power(X, power, solver, dtype) * back).to(dtype))  # in fewer bytes
-    return (power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver) * back).to(dtype)
+        return hermitian_part(_scaled_back(_gram_power(X, power, solver, dtype), back, 2 * power, dtype))  # in fewer bytes
+    S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
+    return _scaled_back(S, back, 2 * power, dtype)
+
+
+def _scaled_back(S: Tensor, scale: Tensor | None, exponent: float, dtype: torch.dtype, room: int = 128) -> Tensor:
+    """S scale^exponent (*B, C, C) in a dtype, the largest number where it overflows; ``scale`` (*B, 1, 1), None is 1.
+
+    An exponent up to 1 takes no entry of a map's size out of range. ``room``: bits that gradients leave, see `held`.
+    """
+    if scale is None or exponent <= 1:
+        return (S if scale is None else S * scale**exponent).to(dtype)
+    k = exponent * in_widest(scale).log2()
+    S = held(S * torch.exp2(k - k.floor()).to(S.dtype), room)
+    return cast(moved(S, k.floor()[..., 0, 0]), dtype)
 
 
 def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
