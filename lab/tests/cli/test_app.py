@@ -34,6 +34,15 @@ def test_wrong_use_is_exit_code_2(arguments: list[str], capsys: Captured) -> Non
     assert "Usage: spectralgrad" in capsys.readouterr().err
 
 
+def test_a_terminal_without_our_signs_gets_a_question_mark(tmp_path: Path) -> None:
+    code = "import sys; from spectralgrad_lab.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "run", "pami-eq60", "--records", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"Equal to the paper's own numbers" in done.stdout
+    assert b"?" in done.stdout
+
+
 def test_help_of_bench_names_the_sections(capsys: Captured) -> None:
     assert main(["bench", "--help"]) == 0
     text = capsys.readouterr().out

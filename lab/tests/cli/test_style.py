@@ -98,6 +98,17 @@ def test_a_fault_in_one_does_not_cost_the_others(place: Workplace, calls: list[s
     assert Store(place.folder).load_computed("pami-table8", "smoke") == RESULT
 
 
+@pytest.mark.parametrize(("id", "words"), [("pami-tabel8", "no artifact"), ("pami-table4", "no artifact of style transfer")])
+def test_a_wrong_id_is_refused_before_anything_begins(
+    id: str, words: str, place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    monkeypatch.setattr(module, "by_networks", lambda *_: begun.append("drawn") or ())
+    with pytest.raises(OptionError, match=words):
+        evaluate([id], "smoke", place, publishing(tmp_path / "out"))
+    assert begun == []
+
+
 def test_what_has_a_record_is_made_again_only_if_asked(place: Workplace, calls: list[str], tmp_path: Path) -> None:
     for again in (False, False, True):
         evaluate(["pami-table8"], "smoke", place, publishing(tmp_path / "out"), again=again)

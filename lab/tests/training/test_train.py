@@ -551,6 +551,8 @@ def test_a_checkpoint_runs_nothing_and_must_belong_to_the_trial(tmp_path: Path) 
         ({"lr": math.nan}, "lr must be a finite number"),
         ({"milestones": (3, 1)}, "ascending"),
         ({"precision": "8-true"}, "precision must be one of"),
+        ({"precision": "16-mixed"}, "16-mixed needs a GPU"),
+        ({"seed": 2**64}, "seed must lie in"),
         ({"model": "vgg"}, "model must be one of"),
         ({"layer": "ln"}, "layer must be one of"),
         ({"data": "mnist"}, "data must be one of"),
@@ -561,6 +563,11 @@ def test_wrong_options_are_errors_and_leave_no_record(change: dict[str, Any], wo
     with pytest.raises(OptionError, match=words):
         train(replace(TINY, **change), store)
     assert store.trials() == []
+
+
+@pytest.mark.parametrize("layer", ["bn", "zca"])
+def test_bfloat16_throughout(layer: str, store: Store) -> None:
+    assert train(replace(TINY, layer=layer, precision="bf16-true"), store).status == "finished"
 
 
 def test_missing_data_is_an_error_and_leaves_no_record(store: Store, tmp_path: Path) -> None:

@@ -33,7 +33,12 @@ def evaluate(ids: Sequence[str], scale: Scale, place: Workplace, publish: Publis
 
     Returns:
         What failed: ids, or "drawn".
+
+    Raises:
+        OptionError: an id that is none, or not of style transfer; nothing has begun then.
     """
+    for id in ids:
+        _made(id)
     store, failed = Store(place.folder), []
     parts: dict[str, Callable[[], Computed]] = {id: partial(result_of, id, scale, place, store, again=again) for id in ids}
     parts[DRAWN] = lambda: Computed(pictures=by_networks(scale, place))
@@ -53,11 +58,17 @@ def evaluate(ids: Sequence[str], scale: Scale, place: Workplace, publish: Publis
 
 def result_of(id: str, scale: Scale, place: Workplace, store: Store, *, again: bool = False) -> Computed:
     """The result of a style artifact, from its record where there is one."""
-    spec = find(id, "evaluate")
-    if spec.make is None:
-        raise OptionError(f"`evaluate`: {id} is no artifact of style transfer. `spectralgrad run` runs it.")
+    make = _made(id)
     found = None if again else store.load_computed(id, scale)
     if found is None:
-        found = spec.make(scale, place)
+        found = make(scale, place)
         store.save_computed(id, scale, found, gpu=torch_device("evaluate", place.device).type == "cuda")
     return found
+
+
+def _made(id: str) -> Callable[..., Computed]:
+    """What makes a style artifact."""
+    make = find(id, "evaluate").make
+    if make is None:
+        raise OptionError(f"`evaluate`: {id} is no artifact of style transfer. `spectralgrad run` runs it.")
+    return make

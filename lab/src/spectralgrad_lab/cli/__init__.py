@@ -1,5 +1,6 @@
 """The command line."""
 
+import io
 import os
 import signal
 import sys
@@ -40,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"spectralgrad: the command line needs {error.name}: pip install spectralgrad-lab", file=sys.stderr)
         return 2
+    for stream in (sys.stdout, sys.stderr):  # a terminal that has no infinity sign gets a question mark, not a traceback
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app(args=arguments, prog_name="spectralgrad", obj=tuple(arguments))
     except SystemExit as stop:

@@ -42,7 +42,8 @@ def _half(name: str, path: Path, half: str, classes: int, advice: str) -> tuple[
     except KeyError as error:
         raise DataError(f"`{name}`: {path} must hold {half}, {half}_off and y_{half}. {advice}") from error
     except (OSError, ValueError, EOFError, TypeError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise DataError(f"`{name}`: {path} must be a whole .npz file: {error}. {advice}") from error
+        why = "" if isinstance(error, ValueError) else f": {error}"  # numpy's word for damage is to load it unsafely
+        raise DataError(f"`{name}`: {path} must be a whole .npz file{why}. {advice}") from error
     if any(x.ndim != 1 for x in (blob, ends, labels)) or blob.dtype != np.uint8 or len(ends) < 2:
         raise DataError(f"`{name}`: {path} must hold bytes, offsets and labels of {half} as lists. {advice}")
     y = torch.from_numpy(labels.astype(np.int64))

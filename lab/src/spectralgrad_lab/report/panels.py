@@ -162,7 +162,7 @@ def _success(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Panel]:
     for name, get in shown.items():
         lines, ticks = _by_column(entries, cells, get)
         title = f"success rate: {name}"
-        made.append(Panel(title, "lines", lines, y_label=f"trainings that {name} (%)", ticks=ticks, percent=True))
+        made.append(Panel(title, "lines", lines, y_label="trainings (%)", ticks=ticks, percent=True))
     return made
 
 

@@ -82,7 +82,8 @@ class Run:
         )
         treat_step(optimizer, self.model, trial)
         self.penalty = penalty(self.model, trial)
-        self.net, self.optimizer = fabric.setup(Standardised(self.model, self.data, self.dtype, layout), optimizer)
+        taken = torch.bfloat16 if trial.precision == "bf16-true" else self.dtype  # as the weights that Fabric rounds
+        self.net, self.optimizer = fabric.setup(Standardised(self.model, self.data, taken, layout), optimizer)
         images = data.train_count
         if trial.drop_last and images < trial.batch:
             raise OptionError(

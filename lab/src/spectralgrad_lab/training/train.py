@@ -168,6 +168,8 @@ def _require_schedule(trial: Trial) -> None:
     for name in ("epochs", "batch", "evaluate"):
         if not is_whole(getattr(trial, name)):
             raise OptionError(f"`Trial`: {name} must be a whole number >= 1, got {getattr(trial, name)!r}.")
+    if not -(2**63) <= trial.seed < 2**64:
+        raise OptionError(f"`Trial`: seed must lie in [-2^63, 2^64), as torch's, got {trial.seed!r}.")
     for name in ("lr", "momentum", "weight_decay", "gamma"):
         value = getattr(trial, name)
         if not (is_number(value) and value >= 0):
@@ -188,6 +190,8 @@ def _fabric(trial: Trial, device: str) -> Fabric:
     where = torch_device("train", device)
     kind = where.type
     world, local = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if kind == "cpu" and trial.precision == "16-mixed":  # Fabric would take bfloat16 instead
+        raise OptionError("`Trial`: precision 16-mixed needs a GPU. Take bf16-mixed or 32-true on the CPU.")
     precision: Any = "32-true" if trial.precision == "64-true" else trial.precision  # see `Run`
     if world > 1 and torch.distributed.is_torchelastic_launched():
         # Buffers need no broadcast: merged statistics are the same on every rank.
