@@ -202,3 +202,17 @@ def test_the_same_bits_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels last"], torch.float32)
     for _ in range(3):
         assert all(map(torch.equal, blocks.grouped_moments(i.x, 2), blocks.grouped_moments(i.x, 2)))
+
+
+@pytest.mark.parametrize("d", [4, 8])
+def test_sums_keep_their_digits_where_channels_lie_last(d: int) -> None:
+    """A block is one matrix of 65536 samples there; a product of float32 would lose two digits."""
+    x = torch.randn(64, 8, 32, 32, generator=cases.generator()) * torch.logspace(0, -1, 8).view(8, 1, 1)
+    g = torch.randn(64, 8, 32, 32, generator=cases.generator(1))
+    for layout in (torch.contiguous_format, torch.channels_last):
+        mean, correction, scatter = blocks.grouped_moments(x.contiguous(memory_format=layout), 8 // d)
+        X, G = (y.double().transpose(0, 1).reshape(8 // d, d, -1) for y in (x, g))
+        X -= X.mean(-1, keepdim=True)
+        assert cases.relative_error(scatter, X @ X.mT) < 2e-7
+        Q, _ = blocks.transform_sums(g.contiguous(memory_format=layout), x, 8 // d, mean, correction)
+        assert float((Q.double() - G @ X.mT).abs().max() / (G.norm() * X.norm())) < 1e-9

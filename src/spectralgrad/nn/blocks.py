@@ -121,6 +121,23 @@ def _sums(products: Tensor, groups: int) -> Tensor:
     return products.view(-1, groups, *products.shape[1:]).sum(0, dtype=torch.float64)
 
 
+def _products(G: Tensor, X: Tensor, groups: int) -> Tensor:
+    """The sum of G X^T over matrices (* groups, d, n), in float64: (groups, d, d).
+
+    A matrix of channels that lie last may be a whole block. A product of its own dtype would add up all of its samples, and
+    round like it: it is cut.
+    """
+    n = X.shape[-1]
+    if n < 2 * COLUMNS or len(X) != groups or X.dtype == torch.float64:
+        return _sums(torch.bmm(G, X.mT), groups)
+    cut = n - n % COLUMNS
+    total = torch.bmm(G[..., cut:], X[..., cut:].mT).to(torch.float64)
+    for of_g, of_x, sums in zip(G[..., :cut], X[..., :cut], total, strict=True):
+        one, other = (part.unflatten(-1, (-1, COLUMNS)).transpose(0, 1) for part in (of_g, of_x))  # (cuts, d, COLUMNS)
+        sums += torch.bmm(one, other.mT).sum(0, dtype=torch.float64)
+    return total
+
+
 def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, its correction, and scatter, as kernels/moments.py has them.
 
@@ -137,7 +154,7 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
         X = raw.gathered(part)
         centre = (_sums(matrices(X).sum(-1), groups) / count).to(dtype)  # (groups, d)
         columns = matrices(room.centred(X, centre))
-        scatter += _sums(torch.bmm(columns, columns.mT), groups)
+        scatter += _products(columns, columns, groups)
         rests.append(_sums(columns.sum(-1), groups) / count)
         means.append(centre + rests[-1])
         counts.append(count)
@@ -179,7 +196,7 @@ def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: 
     of_g, of_x = Room(dtype), Room(dtype)
     for gradient, part in parts(groups, g, x):
         G, X = matrices(of_g.gathered(gradient)), matrices(of_x.gathered(part, mean))
-        Q += _sums(torch.bmm(G, X.mT), groups)
+        Q += _products(G, X, groups)
         s += _sums(G.sum(-1), groups)
     if correction is not None:
         Q -= s.unsqueeze(-1) * _column(correction, Q).mT
