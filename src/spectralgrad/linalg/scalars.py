@@ -315,7 +315,7 @@ class InverseSqrt(_Positive):
     root = "inverse sqrt"
 
     def f(self, c: Tensor) -> Tensor:
-        return c.rsqrt()
+        return c.sqrt().reciprocal()  # autograd of rsqrt would cube it: 0 for c = 1e31 in float32
 
     def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
         return self._homogeneous(w, -0.5)

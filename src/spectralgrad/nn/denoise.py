@@ -90,7 +90,9 @@ class _PCADenoise(BatchStatistics):
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
         covariance = covariance_of(scatter, samples)  # (1, C, C)
         unbiased = covariance_of(scatter.diagonal(dim1=-2, dim2=-1), samples, 1.0)  # as torch.nn.BatchNorm's
-        inverse = (covariance.diagonal(dim1=-2, dim2=-1) + self.eps).rsqrt()  # 1/sigma, (1, C)
+        inverse = (
+            (covariance.diagonal(dim1=-2, dim2=-1) + self.eps).sqrt().reciprocal()
+        )  # 1/sigma, (1, C); rsqrt would cube it
         standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
         P = None if self.keeps_all else self.projector(standardised)
         A = inverse if P is None else P * inverse.unsqueeze(-2)

@@ -55,7 +55,7 @@ class Whitening(Normalizer):
         w, V = eigh(C, gradient=self.gradient, solver=self.solver)  # type: ignore[arg-type]
         sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()
         w = torch.where(w < self.eps, self.eps, w)
-        return (V * sign * w.rsqrt().unsqueeze(-2)).mT.flip(-2)
+        return (V * sign * w.sqrt().reciprocal().unsqueeze(-2)).mT.flip(-2)
 
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
         covariance = covariance_of(scatter, samples)

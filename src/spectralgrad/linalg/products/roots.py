@@ -267,7 +267,7 @@ def newton_root(
     for _ in range(solver.steps):
         T = 1.5 * identity_like(H) - 0.5 * matmul(Z, Y)
         Y, Z = matmul(Y, T), matmul(T, Z)
-    return Z * trace.rsqrt() if inverse else Y * trace.sqrt()
+    return Z / trace.sqrt() if inverse else Y * trace.sqrt()
 
 
 def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolerance: float | None) -> Tensor:
