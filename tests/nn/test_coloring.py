@@ -651,7 +651,7 @@ def test_gradients_of_a_huge_content_and_style():
 
 def test_without_the_scaling_the_covariance_overflows(monkeypatch):
     functional = importlib.import_module("spectralgrad.nn.functional")
-    monkeypatch.setattr(functional, "within_squares", lambda X: (X, torch.ones_like(X[..., :1, :1])))
+    monkeypatch.setattr(functional, "within_squares", lambda X, **_: (X, torch.ones_like(X[..., :1, :1])))
     with pytest.raises(sg.errors.NonFiniteError, match="inv_sqrtm"):
         whiten_color(CONTENT.float() * 1e20, STYLE.float())
 
@@ -677,3 +677,11 @@ def test_colours_of_any_size():
     want = color_transfer(image, reference, clip=False)
     y = color_transfer(image * 1e25, reference * 1e30, clip=False)
     torch.testing.assert_close(y / 1e30, want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("dtype", "scale"), [(torch.float32, 1e-22), (torch.float32, 1e-33), (torch.float64, 1e-170)])
+def test_a_small_style_keeps_its_covariance(dtype, scale):
+    """Squares of 1e-22 are no normal numbers of float32: the style's mean was left alone of it."""
+    content, style = (random(2, 3, 4, 4, seed=seed).to(dtype) for seed in (0, 1))
+    want = whiten_color(content, style)
+    assert relative_error((whiten_color(content, scale * style) / scale).double(), want.double()) < 1e-5

@@ -271,7 +271,7 @@ def _transfer(
     X, Y = X.to(dtype), Y.to(dtype)
     size = X.shape[1] if group_size is None else group_size
     content, _, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n); its scale cancels
-    style, mean, scale = _grouped(Y, size, per)
+    style, mean, scale = _grouped(Y, size, per, also_small=True)
     white = inverse_root(covariance(content, eps), eps, gradient, solver)
     color = power_of(covariance(style), 0.5, 0.0, gradient, solver)
     y = ((matmul(matmul(color, white), content) + mean) * scale).flatten(-3, -2)  # (N, C, n), or (C, N n)
@@ -285,10 +285,10 @@ def _transfer(
     return y
 
 
-def _grouped(X: Tensor, size: int, per: Per) -> tuple[Tensor, Tensor, Tensor]:
+def _grouped(X: Tensor, size: int, per: Per, *, also_small: bool = False) -> tuple[Tensor, Tensor, Tensor]:
     """Samples in groups of channels, small enough for their squares, centred; their mean, and what they were divided by."""
     X = X.transpose(0, 1).flatten(1) if per == "batch" else X
-    X, scale = within_squares(X.unflatten(-2, (X.shape[-2] // size, size)))
+    X, scale = within_squares(X.unflatten(-2, (X.shape[-2] // size, size)), also_small=also_small)
     return *centred(X), scale
 
 

@@ -53,9 +53,10 @@ def nonzero_max(X: Tensor) -> Tensor:
     return torch.where(largest > 0, largest, 1)
 
 
-def within_squares(X: Tensor) -> tuple[Tensor, Tensor]:
+def within_squares(X: Tensor, *, also_small: bool = False) -> tuple[Tensor, Tensor]:
     """X (*B, C, n) over a power of two (*B, 1, 1), and that: 1, unless sums of squares would overflow.
 
+    ``also_small``: or lose digits below the smallest normal number; not where an eps is added, which counts beside them.
     What is too large comes down to 2^24. There an eps of 1e-5 is still below the rounding of the largest variance, and the
     derivative of an inverse root, of size 2^-72, far above the smallest number.
     """
@@ -64,7 +65,10 @@ def within_squares(X: Tensor) -> tuple[Tensor, Tensor]:
     largest = nonzero_max(X)
     limit = torch.finfo(X.dtype).max ** 0.5 * 2.0**-_SUMMANDS
     scale = torch.exp2(torch.ceil(torch.log2(largest)) - _MODERATE)
-    scale = torch.where(largest > limit, scale, 1)
+    outside = largest > limit
+    if also_small:
+        outside |= largest < torch.finfo(X.dtype).tiny ** 0.5 * 2.0**_SUMMANDS
+    scale = torch.where(outside, scale, 1)
     return X / scale, scale
 
 
