@@ -30,6 +30,7 @@ def checks(enabled: bool) -> Iterator[None]:
     ...     sg.sqrtm(torch.full((1, 1), float("nan")))
     tensor([[nan]])
     """
+    require_flag("checks", "enabled", enabled)
     token = _forced.set(enabled)
     try:
         yield

@@ -169,6 +169,7 @@ def test_empty_and_single() -> None:
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"x": torch.ones(6)}, ShapeError, "must be 2D or 3D or 4D or 5D"),
+    ({"x": torch.ones(3, 0)}, ShapeError, "at least one channel"),
     ({"x": torch.ones(1, 6)}, ShapeError, "more than 1 value per channel"),
     ({"x": torch.ones(4, 6, dtype=torch.int64)}, DtypeError, "int64"),
     ({"x": torch.full((4, 6), torch.nan)}, NonFiniteError, "`x` must be finite, got 24 NaN"),

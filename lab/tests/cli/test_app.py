@@ -209,3 +209,24 @@ def test_a_result_that_is_no_file_is_refused_before_the_work(what: str, tmp_path
     command = ["transfer", str(tmp_path / "a.png"), str(tmp_path / "b.png"), "--level", "pixels", "-o", str(out)]
     assert main(command) == 1
     assert f"{out} cannot be written: " in capsys.readouterr().err
+
+
+def test_a_report_at_a_scale_without_records_names_the_others(tmp_path: Path, capsys: Captured) -> None:
+    records = str(tmp_path / "records")
+    assert main(["run", "pami-eq60", "--records", records, "--scale", "paper"]) == 0
+    capsys.readouterr()
+    command = ["report", "--only", "pami-eq60", "--records", records, "-o", str(tmp_path / "page")]
+    for _ in range(2):  # its own page may be written again
+        assert main(command) == 0
+        assert "has no records at scale smoke. It has some: --scale paper." in capsys.readouterr().err
+    assert main([*command, "--scale", "paper"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_page_of_somebody_else_is_kept(tmp_path: Path, capsys: Captured) -> None:
+    records, page = str(tmp_path / "records"), tmp_path / "index.html"
+    assert main(["run", "pami-eq60", "--records", records]) == 0
+    page.write_text("my page")
+    assert main(["report", "--records", records, "-o", str(tmp_path)]) != 0
+    assert "is another page" in capsys.readouterr().err
+    assert page.read_text() == "my page"

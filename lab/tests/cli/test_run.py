@@ -162,7 +162,8 @@ def test_a_part_of_an_artifact(tmp_path: Path, capsys: Captured) -> None:
     assert "SVD-PI" not in shown
     assert len(list((tmp_path / "r" / "trials").glob("*.jsonl"))) == 2
     assert main([*command, "--row", "SVD-Tailor"]) == 2
-    assert "--row must be one of the artifacts' own, got 'SVD-Tailor'. There are: BN; SVD" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "--row must be one of the artifacts' own at scale smoke, got 'SVD-Tailor'. There are: BN; SVD" in said
     assert main(["run", "pami-eq60", "--records", str(tmp_path / "r"), "--column", "d = 4"]) == 2
     assert "There are: none" in capsys.readouterr().err
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import Module, Parameter, init
 
-from spectralgrad.errors import OptionError
+from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.linalg.precision import hermitian_part, sandwich
 from spectralgrad.orthogonal.weight import OrthogonalWeight
 from spectralgrad.validation import as_given, is_whole
@@ -49,6 +49,8 @@ class BiMap(Module):
         for name, value in (("in_features", in_features), ("out_features", out_features)):
             if not is_whole(value):
                 raise OptionError(f"`BiMap`: {name} must be a whole number >= 1, got {value!r}.")
+        if dtype is not None and not dtype.is_floating_point:
+            raise DtypeError(f"`BiMap`: dtype must be real and floating point, got {dtype}. Its matrices may be complex.")
         super().__init__()
         self.in_features, self.out_features = in_features, out_features
         self.skew = Parameter(torch.zeros(out_features, in_features, device=device, dtype=dtype))

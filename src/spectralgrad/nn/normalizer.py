@@ -162,6 +162,8 @@ def require_features(who: str, x: Tensor, name: str, ndims: tuple[int, ...], num
     if x.ndim not in ndims:
         wanted = " or ".join(f"{ndim}D" for ndim in ndims)
         raise ShapeError(f"`{who}`: `{name}` must be {wanted}, (N, C, *), got shape {tuple(x.shape)}.")
+    if x.shape[1] == 0:
+        raise ShapeError(f"`{who}`: `{name}` must have at least one channel in dimension 1, got shape {tuple(x.shape)}.")
     if num_features is not None and x.shape[1] != num_features:
         raise ShapeError(
             f"`{who}`: `{name}` must have {num_features} channels in dimension 1, as num_features says, got shape "

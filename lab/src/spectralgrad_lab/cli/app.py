@@ -138,7 +138,9 @@ def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], column
         for name in wanted:
             if name not in known:
                 found = "; ".join(dict.fromkeys(known)) or "none, since they are not trained"
-                raise OptionError(f"`run`: {flag} must be one of the artifacts' own, got {name!r}. There are: {found}.")
+                raise OptionError(
+                    f"`run`: {flag} must be one of the artifacts' own at scale {scale}, got {name!r}. There are: {found}."
+                )
 
 
 def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) -> None:
@@ -223,7 +225,12 @@ def report(
         if not records.exists():
             raise OptionError(f"`report`: there are no records in {records}. Run something first, or name them: --records.")
         shown = {id: find(id, "report") for id in only} if only else specs()
-        page = write_page(out, Store(records), shown, scale, tell=_tell_damaged)
+        store = Store(records)
+        page = write_page(out, store, shown, scale, tell=_tell_damaged)
+        recorded = {each: any(_state(spec, each, store) for spec in shown.values()) for each in SCALES}
+        if not recorded[scale] and any(recorded.values()):
+            others = ", ".join(f"--scale {each}" for each in SCALES if recorded[each])
+            typer.echo(f"spectralgrad `report`: {records} has no records at scale {scale}. It has some: {others}.", err=True)
         typer.echo(str(page))
 
 

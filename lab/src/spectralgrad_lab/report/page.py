@@ -87,6 +87,7 @@ def write_page(
         raise OptionError(f"`write_page`: scale must be one of {', '.join(SCALES)}, got {scale!r}.")
     records = Snapshot(store.folder)
     everything, sections = [], []
+    _require_own(folder / "index.html")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for spec in specs.values():
@@ -106,6 +107,12 @@ def write_page(
     if tell is not None:
         tell(list(records.damaged.values()))
     return page
+
+
+def _require_own(page: Path) -> None:
+    """Raise where there is a page that is not one of ours."""
+    if page.is_file() and "This page was written on" not in page.read_text(encoding="utf-8", errors="replace"):
+        raise StoreError(f"`write_page`: {page} is another page, and would be lost. Choose another folder.")
 
 
 def _html(everything: Sequence[Findings], sections: Sequence[Markup], scale: Scale, store: Store) -> str:
