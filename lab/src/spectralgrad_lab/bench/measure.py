@@ -76,7 +76,14 @@ def _prepare(call: Call, device: torch.device, effort: Effort) -> tuple[float, i
     first = seconds_of(call, 0, device)
     for index in range(effort.warm_up(first)):
         first = seconds_of(call, index, device)
-    repeats = 1 if device.type == "cuda" else max(1, round(effort.sample_seconds / max(first, 1e-9)))
+    if device.type == "cuda":
+        return first, 1
+    repeats = max(1, round(effort.sample_seconds / max(first, 1e-9)))
+    while first < effort.sample_seconds:  # a process's first calls are slow, and would be taken for what a call costs
+        first = seconds_of(call, 0, device, repeats)
+        if first * repeats > effort.sample_seconds / 2:
+            break
+        repeats *= 2
     return first, repeats
 
 
