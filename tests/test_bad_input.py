@@ -379,6 +379,11 @@ def is_checked() -> bool:
     return False
 
 
+def test_checks_are_on_or_off() -> None:
+    with pytest.raises(OptionError, match="`checks`: enabled must be True or False, got 3"), sg.checks(3):  # type: ignore[arg-type]
+        pass
+
+
 def test_checks_nest_and_come_back() -> None:
     assert is_checked()
     with sg.checks(False):

@@ -278,6 +278,7 @@ def test_compiles_in_one_graph(make: Any) -> None:
     [
         (lambda: BiMap(0, 3), OptionError, "`BiMap`: in_features must be a whole number >= 1, got 0"),
         (lambda: BiMap(3, 2.0), OptionError, "`BiMap`: out_features must be"),
+        (lambda: BiMap(3, 2, dtype=torch.complex64), DtypeError, "`BiMap`: dtype must be real"),
         (lambda: ReEig(0.0), OptionError, "`ReEig`: floor must be a finite number > 0, got 0.0"),
         (lambda: SPDBatchNorm(-1), OptionError, "num_features must be"),
         (lambda: SPDBatchNorm(3, momentum=1.5), OptionError, "momentum must lie in"),

@@ -30,7 +30,7 @@ def residual(X: Tensor, w: Tensor, M: Tensor, metric: str) -> Tensor:
 
 @each_metric
 def test_weights_whose_sum_overflows(metric: Any) -> None:
-    X, w = cases.random_covariance(3, 2), torch.tensor([1e308, 0.5e308], dtype=torch.float64)
+    X, w = cases.random_covariance(3, 2), torch.tensor([1e308, 1.5e308], dtype=torch.float64)
     torch.testing.assert_close(sg.spd.mean(X, w, metric), sg.spd.mean(X, w / 1e308, metric))
 
 

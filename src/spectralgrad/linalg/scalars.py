@@ -24,7 +24,7 @@ from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 
 from .precision import in_widest, matmul, widest
 from .quadrature import second_differences
-from .scaling import bounded, exponent, shifted
+from .scaling import bounded, exponent, reciprocal_root, shifted
 
 _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less than that counts as zero
 _STEPS = 2**20  # of an exponent: so many, times that of the largest number, are exact in float64
@@ -315,7 +315,7 @@ class InverseSqrt(_Positive):
     root = "inverse sqrt"
 
     def f(self, c: Tensor) -> Tensor:
-        return c.sqrt().reciprocal()  # autograd of rsqrt would cube it: 0 for c = 1e31 in float32
+        return reciprocal_root(c)
 
     def at_scale_1(self, w: Tensor) -> ScalarAtScale1:
         return self._homogeneous(w, -0.5)

@@ -10,6 +10,7 @@ from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoisi
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.projector import projector
+from spectralgrad.linalg.scaling import reciprocal_root
 from spectralgrad.validation import checks, is_number, is_whole, require_one_of
 
 from .base import BatchStatistics
@@ -90,9 +91,7 @@ class _PCADenoise(BatchStatistics):
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
         covariance = covariance_of(scatter, samples)  # (1, C, C)
         unbiased = covariance_of(scatter.diagonal(dim1=-2, dim2=-1), samples, 1.0)  # as torch.nn.BatchNorm's
-        inverse = (
-            (covariance.diagonal(dim1=-2, dim2=-1) + self.eps).sqrt().reciprocal()
-        )  # 1/sigma, (1, C); rsqrt would cube it
+        inverse = reciprocal_root(covariance.diagonal(dim1=-2, dim2=-1) + self.eps)  # 1/sigma, (1, C)
         standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
         P = None if self.keeps_all else self.projector(standardised)
         A = inverse if P is None else P * inverse.unsqueeze(-2)

@@ -19,6 +19,7 @@ from spectralgrad.linalg.choices import (
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.functions import inv_sqrtm, with_pullback
 from spectralgrad.linalg.scalars import InverseSqrt
+from spectralgrad.linalg.scaling import reciprocal_root
 from spectralgrad.validation import asymmetry_tolerance, require_one_of
 
 from .export import require_no_onnx
@@ -55,7 +56,7 @@ class Whitening(Normalizer):
         w, V = eigh(C, gradient=self.gradient, solver=self.solver)  # type: ignore[arg-type]
         sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()
         w = torch.where(w < self.eps, self.eps, w)
-        return (V * sign * w.sqrt().reciprocal().unsqueeze(-2)).mT.flip(-2)
+        return (V * sign * reciprocal_root(w).unsqueeze(-2)).mT.flip(-2)
 
     def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
         covariance = covariance_of(scatter, samples)
