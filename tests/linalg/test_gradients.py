@@ -123,6 +123,53 @@ def test_powers_of_a_singular_matrix(alpha):
         torch.testing.assert_close(got, whole[alpha], rtol=1e-9, atol=1e-12)
 
 
+MADE_OF = {
+    "apart": random(4, 2, seed=1),
+    "tie": torch.linalg.qr(random(4, 2, seed=2))[0],
+    "rank 1": random(4, 1, seed=3),
+    "complex": random(4, 2, dtype=torch.complex128, seed=4),
+}
+
+
+@pytest.mark.parametrize("X", MADE_OF.values(), ids=MADE_OF)
+@pytest.mark.parametrize("alpha", [0.5, 0.3, 1.5])
+def test_second_derivatives_by_what_a_singular_matrix_is_made_of(alpha, X):
+    """X X^H of low rank: its powers are X (X^H X)^(alpha - 1) X^H, smooth in X, whatever they are in X X^H itself."""
+
+    def of(X: Tensor) -> Tensor:
+        return sg.powm(hermitian(X @ X.mH), alpha)
+
+    def smooth(X: Tensor) -> Tensor:
+        return X @ sg.powm(hermitian(X.mH @ X), alpha - 1) @ X.mH
+
+    check(of, X)
+    zero, one = torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64)
+    E, C = random(*X.shape, dtype=X.dtype, seed=5), random(*X.shape, dtype=X.dtype, seed=6)
+
+    def acceleration(f) -> Tensor:
+        def speed(t: Tensor) -> Tensor:
+            return torch.func.jvp(lambda t: f(X + t * E + t * t * C), (t,), (one,))[1]
+
+        return torch.func.jvp(speed, (zero,), (one,))[1]
+
+    torch.testing.assert_close(acceleration(of), acceleration(smooth), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-120, 1e120])
+def test_second_derivatives_of_singular_matrices_at_any_scale(scale):
+    """The Hessian of a root of X X^T is of degree -1 in X, and float32 has its digits."""
+
+    X, G = MADE_OF["apart"], random(4, 4, seed=7)
+
+    def hessian(X: Tensor) -> Tensor:
+        return torch.func.hessian(lambda X: (G.to(X.dtype) * sg.sqrtm(X @ X.mT)).sum())(X)
+
+    expected = torch.func.hessian(lambda X: (G * (X @ sg.inv_sqrtm(X.mT @ X) @ X.mT)).sum())(X)
+    torch.testing.assert_close(scale * hessian(scale * X), expected, rtol=1e-10, atol=1e-10)
+    if 1e-9 < scale < 1e9:
+        torch.testing.assert_close((scale * hessian((scale * X).float())).double(), expected, rtol=1e-4, atol=1e-4)
+
+
 def test_third_derivatives_are_refused():
     M = 2 * torch.eye(2, dtype=torch.float64).requires_grad_()
     (g,) = torch.autograd.grad(sg.sqrtm(M).pow(3).sum(), M, create_graph=True)

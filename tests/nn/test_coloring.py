@@ -240,6 +240,7 @@ def test_gradcheck_of_a_singular_style():
     """Three positions, four channels: the square root is not smooth there, what reaches the style is."""
     content, style = features(1, 4, 2, 4).requires_grad_(), features(1, 4, 1, 3, seed=5).requires_grad_()
     assert torch.autograd.gradcheck(whiten_color, (content, style))
+    assert torch.autograd.gradgradcheck(lambda s: whiten_color(content.detach(), s), style)
 
 
 def test_gradgradcheck():

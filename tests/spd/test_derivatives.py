@@ -45,6 +45,17 @@ def test_second_derivatives(measure: str, metric: str) -> None:
     assert gradgradcheck(f, args, fast_mode=True)
 
 
+BURES = [each for each in EVERY if each[1] == "bures" and each[0] != "mean"]
+
+
+@pytest.mark.parametrize("measure", [measure for measure, _ in BURES])
+def test_second_derivatives_by_what_a_singular_matrix_is_made_of(measure: str) -> None:
+    """Bures's metric takes singular matrices; they have derivatives by samples."""
+    f, (_, *others) = prepared(measure, "bures")
+    samples = cases.random(3, 2, seed=7).requires_grad_()
+    assert gradgradcheck(lambda X: f(X @ X.mT, *(x.detach() for x in others)), samples, check_fwd_over_rev=True)
+
+
 @each_function
 def test_vmap(measure: str, metric: str) -> None:
     f, args = function(measure, metric), arguments(measure)

@@ -67,7 +67,6 @@ def second_differences(function: Differentiable, w: Tensor) -> Tensor:
         result = torch.where(close, near, far)
     else:
         number = clamped[..., i].long() + clamped[..., k].long() + clamped[..., j].long()
-        result = torch.where(close & (number == 0), near, far)
-        # Three clamped ones lie on a constant. Two at the border of the domain meet an infinite slope: left out.
-        result = result.masked_fill(number >= (3 if function.floor is not None else 2), 0)
+        # Three clamped ones lie on a constant. Two have the first difference 0 between them, and the quotient knows it.
+        result = torch.where(close & (number == 0), near, far).masked_fill(number == 3, 0)
     return torch.where(torch.isfinite(result), result, 0)  # f'' may be infinite at zero itself

@@ -303,9 +303,14 @@ class Sqrt(_NonNegative):
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         if self.floor is not None:
             return super().contract(w, X, Y)
-        F = self.loewner(w)
+        F, zero = self.loewner(w), self.clamp(w)[1]
+        assert zero is not None
         P = matmul(F * X, F * Y)
-        return -F * (P + P.mH)
+        # Two zeros have F = 0 between them, so that f[l, 0, 0] = F(l, 0) / l, in whatever order: the cube of F(l, 0).
+        row, column = zero.unsqueeze(-1), zero.unsqueeze(-2)
+        cube = (F * F * F).masked_fill(row == column, 0)
+        Q = matmul(cube * X, torch.where(column, Y, 0)) + matmul(torch.where(row & column, X, 0), cube * Y)
+        return Q + Q.mH - F * (P + P.mH)
 
 
 @dataclass(frozen=True)
