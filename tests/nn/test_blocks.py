@@ -26,13 +26,13 @@ SHAPES = {
     "5D": ((2, 4, 3, 2, 5), 1),
     "one": ((2, 3, 1, 1), 3),
 }
-SIZES = {  # numbers of a block, samples of a matrix
-    "one block": (2**18, 2**10),
-    "images": (6 * 60, 20),
-    "several images a matrix": (6 * 120, 40),
-    "several matrices an image": (6 * 90, 7),
-    "parts of an image": (6 * 9, 3),
-    "least": (1, 1),
+SIZES = {  # numbers of a block, samples of a matrix, channels of a product that lie last
+    "one block": (2**18, 2**10, 32),
+    "images": (6 * 60, 20, 1),
+    "several images a matrix": (6 * 120, 40, 6),
+    "several matrices an image": (6 * 90, 7, 5),
+    "parts of an image": (6 * 9, 3, 2),
+    "least": (1, 1, 6),
 }
 each_layout = pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
@@ -41,9 +41,10 @@ each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES
 @pytest.fixture(params=SIZES.values(), ids=list(SIZES))
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Of blocks and matrices, as the passes take them here."""
-    block, columns = request.param
+    block, columns, width = request.param
     monkeypatch.setattr(blocks, "BLOCK", block)
     monkeypatch.setattr(blocks, "COLUMNS", columns)
+    monkeypatch.setattr(blocks, "WIDTH", width)
     return block, columns
 
 
@@ -149,6 +150,24 @@ def test_two_maps_are_cut_alike(size: tuple[int, int]) -> None:
                 for one, other in blocks.parts(shape[1] // d, laid(numbers), last):
                     assert torch.equal(one, other) or laid is LAYOUTS["one number"]
                     assert other.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("channels", "d", "width", "products"),
+    [(64, 4, 32, 2), (64, 4, 4, 16), (64, 64, 32, 1), (12, 2, 8, 2), (10, 2, 8, 5), (6, 1, 6, 1), (6, 6, 1, 1)],
+)
+def test_neighbouring_groups_share_a_product_where_channels_lie_last(
+    channels: int, d: int, width: int, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as fit into the width and divide the groups."""
+    monkeypatch.setattr(blocks, "WIDTH", width)
+    taken, groups = [], channels // d
+    monkeypatch.setattr(blocks, "parts", lambda count, *_: taken.append(count) or iter(()))
+    x = cases.random(4, channels, 3, 3)
+    A = cases.random(groups, d, d)
+    for laid, count in (("channels last", products), ("channels first", groups)):
+        blocks.transform(LAYOUTS[laid](x), A, None, None, None)
+        assert taken.pop() == count
 
 
 @pytest.mark.parametrize(

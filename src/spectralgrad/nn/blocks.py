@@ -20,6 +20,7 @@ BLOCK = 2**19  # numbers of a block, about: 2 MiB in float32
 LEAST = 2**18  # numbers of a map: for smaller ones a composition of torch operations is as fast
 COLUMNS = 1024  # samples of a matrix, about
 SAMPLES_OF_D = 2  # times d, samples of a matrix at least: the results of a product, d x d, are small beside it
+WIDTH = 32  # neighbouring channels that lie last: products of fewer take as long or longer
 
 
 def parts(groups: int, *maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -50,6 +51,28 @@ def _as_images(x: Tensor, groups: int, is_last: bool) -> Tensor:
     if is_last:
         return x.movedim(1, -1).contiguous().view(1, -1, groups, d).permute(0, 2, 3, 1)
     return x.contiguous().view(len(x), groups, d, -1)
+
+
+def _together(x: Tensor, groups: int) -> int:
+    """How many neighbouring groups of ``x`` one product takes, as blocks of a matrix that is zero beside them."""
+    most = WIDTH * groups // x.shape[1] if _channels_are_last(x) else 1
+    return max((m for m in range(1, most + 1) if groups % m == 0), default=1)
+
+
+def _as_blocks(A: Tensor, m: int) -> Tensor:
+    """Matrices (groups, d, d) as the diagonal blocks of (groups / m, m d, m d)."""
+    if m == 1:
+        return A
+    d = A.shape[-1]
+    whole = A.new_zeros(len(A) // m, m, d, m, d)
+    whole.diagonal(dim1=1, dim2=3).copy_(A.view(-1, m, d, d).movedim(1, -1))
+    return whole.view(-1, m * d, m * d)
+
+
+def _blocks_of(whole: Tensor, m: int) -> Tensor:
+    """The diagonal blocks, back from `_as_blocks`."""
+    d = whole.shape[-1] // m
+    return whole.view(-1, m, d, m, d).diagonal(dim1=1, dim2=3).movedim(-1, 1).reshape(-1, d, d)
 
 
 def _matrices_of(images: int, positions: int, columns: int, is_last: bool) -> tuple[int, int, int, int]:
@@ -145,6 +168,8 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
 
         scatter = sum [ sum (x - c)(x - c)^T  -  n r r^T  +  n (c + r - m)(c + r - m)^T ]   (Chan et al.)
     """
+    m = _together(x, groups)
+    groups //= m
     d, dtype = x.shape[1] // groups, _dtype_of(x)
     raw, room = Room(dtype), Room(dtype)
     scatter = torch.zeros(groups, d, d, dtype=torch.float64)
@@ -164,7 +189,7 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     M -= exact
     scatter += torch.bmm(M * n, M.mT) - torch.bmm(R * n, R.mT)
     own = statistics_dtype(x)
-    mean = exact.to(own)
+    mean, scatter = exact.to(own), _blocks_of(scatter, m)
     return mean.flatten(), (exact - mean).to(own).flatten(), torch.lerp(scatter, scatter.mT, 0.5).to(own)
 
 
@@ -173,7 +198,7 @@ def transform(
 ) -> Tensor:
     """A (x - mean - correction) + bias, as kernels/affine.py has it."""
     dtype = _dtype_of(x)
-    A = (A.mT if transposed else A).to(dtype)
+    A = _as_blocks((A.mT if transposed else A).to(dtype), _together(x, len(A)))
     constant = x.new_zeros(*A.shape[:2], 1, dtype=dtype)  # (groups, d, 1)
     if bias is not None:
         constant += _column(bias, A)
@@ -190,6 +215,8 @@ def transform(
 
 def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
     """sum of g (x - mean - correction)^T, and sum of g, as kernels/affine.py has them."""
+    m = _together(x, groups)
+    groups //= m
     d, dtype = x.shape[1] // groups, _dtype_of(x)
     Q = torch.zeros(groups, d, d, dtype=torch.float64)
     s = torch.zeros(groups, d, dtype=torch.float64)
@@ -201,13 +228,14 @@ def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: 
     if correction is not None:
         Q -= s.unsqueeze(-1) * _column(correction, Q).mT
     own = statistics_dtype(x)
-    return Q.to(own), s.flatten().to(own)
+    return _blocks_of(Q, m).to(own), s.flatten().to(own)
 
 
 def combine(g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, correction: Tensor | None, shift: Tensor) -> Tensor:
     """A^T (g - shift) + S (x - mean - correction), as kernels/affine.py has it."""
     dtype = _dtype_of(x)
-    A, S = A.mT.to(dtype), S.to(dtype)
+    m = _together(x, len(A))
+    A, S = _as_blocks(A.mT.to(dtype), m), _as_blocks(S.to(dtype), m)
     constant = x.new_zeros(*A.shape[:2], 1, dtype=dtype)
     if correction is not None:
         constant -= torch.bmm(S, _column(correction, S))
