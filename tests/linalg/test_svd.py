@@ -1,5 +1,6 @@
 """The singular value decomposition: values as torch's, gradients right where they exist and bounded where not."""
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -135,6 +136,36 @@ def test_exact_is_exact_where_both_sides_meet(s: list[float]) -> None:
     for m, n in ((k, k), (k + 1, k), (k, k + 1)):
         A = with_singular_values(s, m, n).requires_grad_()
         assert gradcheck(lambda A: joined(*sg.svd(A, gradient=sg.Exact())), A, check_forward_ad=True)
+
+
+def product(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, ...]:
+    return (U @ Vh,)
+
+
+def all_is_seen(K: Tensor, X: Tensor, *others: Any) -> Tensor:
+    return X
+
+
+def error_of_polar_at_ties(rule: sg.Rule) -> float:
+    """The largest error of the gradient of U V^H in float32, at ties to rounding of all, of half, or of two values."""
+    errors = []
+    for n in (3, 16, 64):
+        spread = torch.linspace(2.0, 0.3, n).tolist()
+        for s in ([1.0] * n, [2.0] * (n // 2 + 1) + spread[n // 2 + 1 :], [spread[1], *spread[1:]]):
+            A = with_singular_values(s, n + 1, n).float()
+            exact = A.double().requires_grad_()
+            (want,) = torch.autograd.grad(loss((sg.polar(exact),)), exact)
+            errors.append(cases.relative_error(gradient(A, rule, product).double(), want))
+    return float(max(errors))
+
+
+@pytest.mark.parametrize("rule", [sg.Lorentzian(), sg.Exact(), sg.Taylor(9)], ids=cases.ident)
+def test_a_tie_does_not_divide_the_rounding_of_cotangents(rule: sg.Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/svd.md says of `U @ Vh`."""
+    assert error_of_polar_at_ties(rule) < 1e-5
+    assert error_of_polar_at_ties(sg.Clip(100.0)) < 1e-4
+    monkeypatch.setattr(importlib.import_module("spectralgrad.linalg.svd"), "seen", all_is_seen)
+    assert error_of_polar_at_ties(sg.Lorentzian()) > 1e-3  # the control
 
 
 def test_exact_at_ties_in_closed_form() -> None:
