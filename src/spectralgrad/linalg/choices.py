@@ -77,7 +77,7 @@ class Auto(Solver):
     on. Elsewhere, and for complex matrices, `Lapack`, which is that routine there. docs/speed.md has the times of both.
 
     Inverse square roots of n > 128 on CUDA need no eigenvectors: `inv_sqrtm` takes them by products (H200, 256 matrices of
-    n = 256, forward and backward: 18 ms), as `NewtonSchulz` does. So do inverse fourth roots, `inv_root(M, 4)`.
+    n = 256, forward and backward: 19 ms), as `NewtonSchulz` does. So do inverse fourth roots, `inv_root(M, 4)`.
 
     CUDA without XsyevBatched (before 12.6): the same, but plain `Jacobi` where the kernel does not run, for 768 or more
     matrices in single precision of n > 32, which torch takes one after the other.
