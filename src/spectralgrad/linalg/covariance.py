@@ -49,6 +49,14 @@ def moments(X: Tensor, *, group_size: int | None = None) -> Moments:
         group_size: split the channels into C / group_size groups, each with its own covariance; None is one group, with
             no group dimension.
 
+    Returns:
+        `Moments`. Values are not looked at: NaN in gives NaN out, and no samples give zeros.
+
+    Raises:
+        ShapeError: X is no matrix.
+        OptionError: group_size does not divide the channels.
+        DtypeError.
+
     >>> moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
     tensor([2., 2.])
     """
@@ -70,6 +78,13 @@ def merge_moments(parts: Sequence[Moments]) -> Moments:
     """The moments of the union of disjoint sets of samples; an empty set changes nothing.
 
     n = sum n_i, mean = sum n_i mean_i / n, scatter = sum scatter_i + n_i (mean_i - mean)(mean_i - mean)^H (Chan et al.)
+
+    Args:
+        parts: one `Moments` or more, of one shape.
+
+    Raises:
+        ShapeError: of different shapes.
+        OptionError: none, or something else than `Moments`.
 
     >>> a, b = moments(torch.tensor([[1.0, 3.0]])), moments(torch.tensor([[5.0]]))
     >>> merge_moments([a, b]).covariance(correction=1.0)
@@ -108,6 +123,7 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
         ShapeError: no more samples than ``correction``, or X is no matrix.
         OptionError: group_size does not divide the channels, eps is negative.
         NonFiniteError: X is not finite, or its covariance is not.
+        DtypeError.
 
     >>> covariance(torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
     tensor([[1., 0.],
@@ -119,7 +135,7 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
         raise OptionError(f"`covariance`: correction must be a finite number, got {correction!r}.")
     n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
     if n <= correction:
-        raise ShapeError(f"`covariance`: `X` must have more than {correction} samples in its last dimension, got {n}.")
+        raise ShapeError(f"`covariance`: `X` must have more than {correction:g} samples in its last dimension, got {n}.")
     C = moments_of(_as_groups("covariance", X, group_size)).covariance(correction=correction, eps=eps)
     if checking(C) and not is_transformed(C) and not bool(torch.isfinite(C.detach()).all()):
         require_finite("covariance", X, "X")

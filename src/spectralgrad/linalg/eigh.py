@@ -73,6 +73,7 @@ def eigh(
         one number, not as a tuple.
 
     Raises:
+        DefinitenessError: a negative eigenvalue, with `PowerIteration` alone, which is for covariances.
         ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
 
     >>> M = torch.eye(2, requires_grad=True)

@@ -168,7 +168,7 @@ def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = A
         M: (*B, n, n), positive semi-definite; only (M + M^H)/2 counts.
         gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
         solver: an eigensolver, or `NewtonSchulz` for matrix products only.
-        floor: eigenvalues below it are replaced by it, with derivative 0.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0.
 
     Returns:
         (*B, n, n), Hermitian.

@@ -30,7 +30,7 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     Args:
         M: (*B, n, n), positive definite; only (M + M^H)/2 counts.
         solver: an eigensolver.
-        floor: eigenvalues below it are replaced by it, with derivative 0.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0.
 
     Returns:
         (*B,), real.

@@ -29,6 +29,7 @@ class WhitenColor2d(Module):
     Raises:
         OptionError: an option out of its range.
         ShapeError, DtypeError, NonFiniteError: inputs of the wrong shape or kind, not finite, or that do not match.
+        DefinitenessError: eps = 0 and the content's covariance is singular.
 
     >>> import torch
     >>> generator = torch.Generator().manual_seed(0)

@@ -125,6 +125,7 @@ class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
         OptionError: an option out of range.
         ShapeError, DtypeError: an input of the wrong shape or kind, or of one value per channel in training.
         NonFiniteError: NaN or Inf in a training batch, on any rank.
+        DefinitenessError: from `NewtonSchulz` alone, where it does not converge.
 
     >>> layer = DecorrelatedBatchNorm2d(8, group_size=4)
     >>> y = layer(torch.randn(16, 8, 5, 5, generator=torch.Generator().manual_seed(0)))

@@ -109,6 +109,7 @@ def whiten(
         OptionError: an option out of its range.
         ShapeError, DtypeError: x, weight or bias of the wrong shape or kind, or one value per channel.
         NonFiniteError: NaN or Inf in x.
+        DefinitenessError: from `NewtonSchulz` alone, where it does not converge.
 
     >>> mix = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
     >>> y = whiten(torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) @ mix)

@@ -14,6 +14,8 @@ from spectralgrad.validation import is_number, is_whole
 class NewtonSchulz:
     """Matmul-only roots and polar factor; a ``solver=`` of `sqrtm`, `inv_sqrtm`, `inv_root` for p = 2 and 4, and `polar`.
 
+    `powm` takes it for the same exponents, and the layers for ZCA whitening, colouring, and pooling with power 1/2.
+
     With ``tol`` (the default) it converges to working accuracy and its gradient is solved from a Lyapunov equation.
     A square root Y has |Y Y - M|_F / |M|_F below 1e-13 in float64 for condition numbers to 1e14, and 1e-12 beyond.
     With ``steps`` it is the papers' baseline: that many steps after scaling by the trace, differentiated through.
