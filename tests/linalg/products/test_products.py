@@ -96,6 +96,19 @@ def test_unconverged_is_finite_and_counted(root: Root, w: Tensor, dtype: torch.d
     assert cases.relative_error(value[0], root(good)) < 1e-6  # the other does not suffer
 
 
+@each_root
+def test_unconverged_is_counted_where_values_are_not_to_be_looked_at(root: Root) -> None:
+    M = torch.stack([cases.random_covariance(4), cases.with_spectrum(BAD["negative"].double())])
+    sg.reset_counts()
+    torch.func.vmap(lambda M: root(M, solver=NEWTON))(M)
+    assert sg.counts() == {"root_unconverged": 1}
+    with sg.checks(False):
+        root(M, solver=NEWTON)
+        root(M[:1], solver=NEWTON)  # the control
+    assert sg.counts() == {"root_unconverged": 2}
+    sg.reset_counts()
+
+
 def test_nan_gives_nan_and_leaves_the_others_alone(unwatched: None) -> None:
     M = cases.random_covariance(4, 2)
     want = sg.inv_sqrtm(M[0])

@@ -50,6 +50,7 @@ from .refinement import refined
 # in the null space, more of it where the products round as coarsely as the matrix did.
 _REACH_INVERSE, _REACH_WIDE, _REACH = 1.0, 4.0, 16.0
 _QUADRATIC = 6  # steps from 0.1 to working accuracy once the convergence is quadratic, with one to spare
+_LOST = "root_unconverged"  # the name of its count
 _RUNAWAY = 100.0  # |R|_F / sqrt(n) is 4 at most unless a negative eigenvalue has run away
 
 
@@ -85,7 +86,7 @@ def _coupled(A: Tensor, lower: float, accuracy: float, tolerance: float) -> tupl
     # |I - R|_F from two sums: what is asked for is far above the rounding in their difference.
     residual = (length.square() - 2 * trace + A.shape[-1]).clamp(min=0).sqrt()
     size = math.sqrt(A.shape[-1])
-    count_on_device("root_unconverged", ~(residual <= max(UNCONVERGED, 4 * size * steps[-1].before)))
+    count_on_device(_LOST, ~(residual <= max(UNCONVERGED, 4 * size * steps[-1].before)))
     lost = ~(length <= _RUNAWAY * size)
     return _select(lost, identity_like(A), Y), _select(lost, identity_like(A), Z)
 
@@ -163,6 +164,8 @@ class _Root:
             Y = refined(A, Y, Z, self.lower**0.5)
         if tolerance is not None:
             self._require_definite(A, Y, Z)
+        elif host_may_look(A) and not torch.compiler.is_compiling():  # elsewhere `_coupled` counts
+            count_on_device(_LOST, ~self._error(A, Y, Z)[1])
         root = norm.sqrt()
         Y, Z = hermitian_part(Y).mul_(root), hermitian_part(Z).div_(root)
         return (Z if self.inverse else Y).clone(), Y, Z
@@ -171,16 +174,18 @@ class _Root:
         """How near to 1 the steps are to bring everything: rounding in the given dtype, none in the working one."""
         return max(2 * self.eps, finest(x))
 
-    def _require_definite(self, A: Tensor, Y: Tensor, Z: Tensor) -> None:
-        """Raise unless the result is a root: negative eigenvalues have none, and singular matrices no inverse one."""
+    def _error(self, A: Tensor, Y: Tensor, Z: Tensor) -> tuple[Tensor, Tensor]:
+        """The residual (*B,), and whether it is a root's: negative eigenvalues have none, singular matrices no inverse."""
         loose = 2 * self.solver.tolerance(A, self.eps) * A.shape[-1] ** 0.5
         if self.inverse:
             error = torch.linalg.matrix_norm(matmul(Z, matmul(A, Z)) - identity_like(A))
-            limit = max(UNCONVERGED, loose)
-        else:
-            error = torch.linalg.matrix_norm(matmul(Y, Y) - A)
-            limit = max(0.5 * (A.shape[-1] * self.eps) ** 0.5, loose)  # rounding: what is left of a null space
-        failed = ~(error <= limit)
+            return error, error <= max(UNCONVERGED, loose)
+        error = torch.linalg.matrix_norm(matmul(Y, Y) - A)
+        return error, error <= max(0.5 * (A.shape[-1] * self.eps) ** 0.5, loose)  # rounding: what is left of a null space
+
+    def _require_definite(self, A: Tensor, Y: Tensor, Z: Tensor) -> None:
+        error, found = self._error(A, Y, Z)
+        failed = ~found
         if bool(failed.any()):
             kind = "positive definite" if self.inverse else "positive semi-definite"
             raise DefinitenessError(
