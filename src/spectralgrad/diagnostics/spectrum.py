@@ -33,7 +33,7 @@ def entries_of_spectrum(layer: Any, w: Tensor, dtype: torch.dtype, most: int | N
     d, largest, smallest = len(w), float(w[-1]), float(w[0])
     if not math.isfinite(largest):
         return dict.fromkeys(OF_GROUP, math.nan) | {"range": None, "at_floor": None, "kept_rank": None}
-    # Without an eps of the layer, what the matrix functions count as 0.
+    # Without an eps of the layer, what rounding leaves of a zero in a product of so many channels.
     floor = float(getattr(layer, "eps", 0)) or d * torch.finfo(dtype).eps * max(largest, 0.0)
     rank = d if most is None else max(1, min(d, most))
     last = float(w[-rank])
