@@ -441,6 +441,17 @@ def test_torch_func(name: str) -> None:
     torch.testing.assert_close(together, torch.stack([model(x[0]) for model in models]))
 
 
+@each_layer
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.jacrev, torch.func.vmap])
+def test_an_eval_pass_after_one_inside_torch_func(make: Make, transform: Any) -> None:
+    """What is kept from pass to pass must not be a wrapper that died with the transform in which it was computed."""
+    layer, x = trained(make), images()
+    expected = copy.deepcopy(layer)(x)
+    transform(lambda each: layer(each.reshape(-1, *x.shape[1:])).sin().mean())(x)
+    torch.testing.assert_close(layer(x), expected)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), layer(x))
+
+
 LARGE = {
     "PCADenoise2d(energy=1)": lambda: sg.nn.PCADenoise2d(3, energy=1),
     "PCADenoise2d(rank=2)": lambda: sg.nn.PCADenoise2d(3, rank=2),

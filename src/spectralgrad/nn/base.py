@@ -212,7 +212,8 @@ class BatchStatistics(Normalizer, Module):
             return kept[4]  # type: ignore[no-any-return]
         with torch.inference_mode(False), torch.no_grad():  # or a later backward could not use it
             value = compute(source)
-        self._kept = (source, source.detach(), source._version, options, value)  # one assignment: safe between threads
+        if not is_transformed(value):  # what torch.func's grad computes dies with it
+            self._kept = (source, source.detach(), source._version, options, value)  # one assignment: safe between threads
         return value
 
     # The kept matrix is not worth a copy, and a process group cannot be copied. A copy asks the ranks for itself.
