@@ -333,10 +333,13 @@ def test_gradcheck_of_the_layer(output, train):
     assert torch.autograd.gradcheck(f, (random(3, 3, 2, 2).requires_grad_(), *parameters))
 
 
-def test_functional_under_vmap_and_func_grad():
+@each_output
+def test_functional_under_vmap_and_func_grad(output):
     x = maps(3, 4, 3, 3)
-    f = lambda x: covariance_pool(x, normalize="frobenius")  # noqa: E731
+    f = lambda x: covariance_pool(x, normalize="frobenius", output=output)  # noqa: E731
     torch.testing.assert_close(torch.func.vmap(lambda m: f(m[None])[0])(x), f(x))
+    last = torch.stack([x, 2 * x]).movedim(2, -1).contiguous().movedim(-1, 2)  # channels_last under the mapped dimension
+    torch.testing.assert_close(torch.func.vmap(f)(last), torch.stack([f(part) for part in last]))
     loss = lambda x: f(x).sin().sum()  # noqa: E731
     one_by_one = torch.stack([torch.func.grad(loss)(m[None])[0] for m in x])
     torch.testing.assert_close(torch.func.grad(loss)(x), one_by_one)

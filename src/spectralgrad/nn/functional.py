@@ -15,6 +15,7 @@ from .maps import as_columns, color_samples, map_samples, may_look, require_pool
 from .normalizer import require_features
 from .powers import centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, within_squares
 from .route import route_of
+from .statistics import format_of
 from .whitening import Kind, Stateless
 
 __all__ = ["color_transfer", "covariance_pool", "whiten", "whiten_color"]
@@ -234,8 +235,7 @@ def pooled(
     if output == "features":
         S = matmul(S, X)
         S = S.mT.contiguous() if x.ndim == 3 else S.unflatten(-1, x.shape[-2:])
-        if x.ndim == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
-            S = S.contiguous(memory_format=torch.channels_last)
+        S = S.contiguous(memory_format=format_of(x)) if x.ndim == 4 else S
     elif output == "triangle":
         S = _triangle(S, isometric)
     return S.to(x.dtype)

@@ -20,10 +20,15 @@ def as_samples(x: Tensor, d: int, dtype: torch.dtype) -> Tensor:
 def as_input(Y: Tensor, given: Tensor) -> Tensor:
     """The way back from `as_samples`, in the shape, dtype and memory format of ``given``."""
     y = Y.to(given.dtype).reshape(given.shape[1], given.shape[0], *given.shape[2:]).transpose(0, 1)
-    last = _CHANNELS_LAST.get(given.ndim)
-    if last is None or given.is_contiguous() or (not torch.compiler.is_compiling() and is_transformed(given)):
-        return y.contiguous()  # vmap knows no other format
-    return y.contiguous(memory_format=last if given.is_contiguous(memory_format=last) else torch.contiguous_format)
+    return y.contiguous(memory_format=format_of(given))
+
+
+def format_of(x: Tensor) -> torch.memory_format:
+    """channels_last where ``x`` (N, C, *) has only that; else contiguous, as inside vmap, which knows no other."""
+    last = _CHANNELS_LAST.get(x.ndim)
+    if last is None or x.is_contiguous() or (not torch.compiler.is_compiling() and is_transformed(x)):
+        return torch.contiguous_format
+    return last if x.is_contiguous(memory_format=last) else torch.contiguous_format
 
 
 def affine(X: Tensor, A: Tensor, mean: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
