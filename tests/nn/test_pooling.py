@@ -564,6 +564,16 @@ def test_exports_with_any_batch_size(name):
     torch.testing.assert_close(torch.export.load(file).module()(x), layer(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("options", [{}, {"output": "features"}, {"normalize": "frobenius"}, {"power": 2.0}], ids=str)
+@pytest.mark.parametrize("channels", [4, 90])  # fewer than all positions, and more
+def test_exports_with_any_size_of_map(options, channels):
+    layer = CovariancePool2d(channels, reduced=None, **options).eval()
+    sides = {i: torch.export.Dim(f"side{i}", min=3, max=9) for i in (2, 3)}
+    program = torch.export.export(layer, (maps(2, channels, 6, 5),), dynamic_shapes=(sides,))
+    x = maps(2, channels, 4, 7)
+    torch.testing.assert_close(program.module()(x), layer(x))
+
+
 @each_layer
 def test_channels_last(name):
     layer, x = layers()[name].double(), INPUT.double()

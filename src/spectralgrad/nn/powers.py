@@ -1,7 +1,5 @@
 """Powers of the covariance of feature maps, from the samples themselves where those are fewer than the channels."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -98,7 +96,7 @@ def covariance_power(
         S = power_of(covariance(X, eps), power, eps, gradient, solver)
         return _scaled_back(S, None if scale_free else scale, 2 * power, dtype, _ROOM)
     X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
-    back = None if scale_free else scale / math.sqrt(n)
+    back = None if scale_free else scale / n**0.5  # of math, a root fixes the size that torch.export was to leave open
     if n < channels:
         return hermitian_part(_scaled_back(_gram_power(X, power, solver, dtype), back, 2 * power, dtype))  # in fewer bytes
     S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
