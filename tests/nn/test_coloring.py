@@ -347,6 +347,15 @@ def test_compiles_in_one_graph(name):
         torch.testing.assert_close(g, wanted, rtol=1e-3, atol=1e-4)
 
 
+def test_is_not_compiled_again_for_every_batch():
+    graphs = []
+    compiled = torch.compile(whiten_color, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph.forward)
+    for n in (3, 4, 5, 6, 7):
+        x, s = features(n, 4, 5, 5), features(n, 4, 4, 6, seed=5)
+        torch.testing.assert_close(compiled(x, s), whiten_color(x, s))
+    assert len(graphs) == 2  # for one size, and for all
+
+
 @pytest.mark.slow
 @each_layer
 def test_compiles_with_inductor(name):

@@ -349,12 +349,16 @@ def _require_vector(who: str, name: str, value: Tensor | None, channels: int) ->
 def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group_size: int | None, per: Per) -> None:
     """Raise unless samples X (N, C, n) can take the statistics of Y (N', C, n')."""
     content, style = names
-    shapes = f"got {X.shape[0]} x {X.shape[1]} channels and {Y.shape[0]} x {Y.shape[1]} channels."
     if X.shape[1] != Y.shape[1]:
-        raise ShapeError(f"`{who}`: `{content}` and `{style}` must have the same number of channels, {shapes}")
+        raise ShapeError(f"`{who}`: `{content}` and `{style}` must have the same number of channels, {_came(X, Y)}")
     if group_size is not None and X.shape[1] % group_size:
         raise OptionError(f"`{who}`: group_size must divide the {X.shape[1]} channels, got {group_size}.")
     if per == "sample" and Y.shape[0] not in (1, X.shape[0]):
-        raise ShapeError(f"`{who}`: `{style}` must have one sample, or one for each of `{content}`, {shapes}")
+        raise ShapeError(f"`{who}`: `{style}` must have one sample, or one for each of `{content}`, {_came(X, Y)}")
     if per == "batch" and Y.shape[0] == 0 and X.shape[0] > 0:
-        raise ShapeError(f"`{who}`: `{style}` must have at least one sample, {shapes}")
+        raise ShapeError(f"`{who}`: `{style}` must have at least one sample, {_came(X, Y)}")
+
+
+def _came(X: Tensor, Y: Tensor) -> str:
+    """The end of an error. Only there: torch.compile fixes a size that is written into a text."""
+    return f"got {X.shape[0]} x {X.shape[1]} channels and {Y.shape[0]} x {Y.shape[1]} channels."
