@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from spectralgrad.diagnostics import ConditionMonitor
 from spectralgrad.nn import DecorrelatedBatchNorm1d
@@ -81,6 +81,19 @@ def test_copies_and_pickles_take_no_part() -> None:
         assert shallow._forward_hooks
         shallow(x.requires_grad_()).sum().backward()
         assert monitor.step() == [{**alone, "step": 3}]
+
+
+def test_a_copy_of_a_watched_model_can_be_watched() -> None:
+    net, x = model(), cases.random(20, D)
+    with ConditionMonitor(net) as monitor:
+        twins = [copy.deepcopy(net), pickle.loads(pickle.dumps(net)), nn.Sequential(copy.copy(net[1]))]
+        for twin in twins:
+            with ConditionMonitor(twin) as other:
+                twin(x.requires_grad_()).sum().backward()
+                assert [record["gradient_before"] is None for record in other.step()] == [False]
+            assert monitor.step() == []
+        net(x).sum().backward()
+        assert [record["gradient_before"] is None for record in monitor.step()] == [False]
 
 
 def test_a_layer_that_the_user_watches_too() -> None:

@@ -19,7 +19,8 @@ def chosen_layers(model: Module, layers: Iterable[str | Module] | None) -> dict[
     found = _watchable(model)
     chosen = found if layers is None else _among(found, [layers] if isinstance(layers, (str, Module)) else list(layers))
     for name, module in chosen.items():
-        if any(getattr(hook, "__self__", None).__class__ is Tap for hook in module._forward_hooks.values()):
+        taps = [getattr(hook, "__self__", None) for hook in module._forward_hooks.values()]
+        if any(isinstance(tap, Tap) and tap.layer is module for tap in taps):  # those of a copy watch another, or nothing
             raise OptionError(f"`ConditionMonitor`: another monitor watches layer {name} already; detach() that one first.")
     return chosen
 
