@@ -235,3 +235,61 @@ def test_products_under_autocast_keep_their_digits(without: Callable[[str], None
         found = matmul(a, a)
     assert found.dtype == torch.float32
     assert (found - a.double() @ a.double()).abs().max() < 1e-4
+
+
+# Another default device, as after torch.set_default_device("cuda"): what is made for an input must lie where that does.
+
+
+def wide(x: Tensor) -> Tensor:
+    """(20, 30, 3) as maps (20, 3, 30, 160), which go block by block."""
+    return x.mT.unsqueeze(-1).expand(-1, -1, -1, 160)
+
+
+def converted(x: Tensor, y: Tensor) -> Tensor:
+    """By the checkpoint of a batch norm that is older than num_batches_tracked."""
+    norm = nn.BatchNorm1d(3, device="cpu", dtype=x.dtype)
+    state = {name: value for name, value in norm.state_dict().items() if name != "num_batches_tracked"}
+    layer = sg.nn.convert_batchnorm(norm)
+    layer.load_state_dict(state)
+    return layer((x + y).mT)
+
+
+def fused(x: Tensor, y: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    conv = nn.Conv1d(30, 60, 1, groups=30, device="cpu", dtype=x.dtype)
+    whitening = sg.nn.DecorrelatedBatchNorm1d(60, group_size=4, device="cpu", dtype=x.dtype)
+    return sg.nn.fuse(nn.Sequential(conv, whitening).eval())(x + y)
+
+
+ELSEWHERE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    **VALUES,
+    "kabsch, many": lambda x, y: sg.kabsch(x.repeat(100, 1, 1), y.repeat(100, 1, 1)).t,
+    "expm": lambda x, y: sg.expm(0.1 * (x.mT @ y + y.mT @ x)),
+    "polar": lambda x, y: sg.polar(x.mT @ y),
+    "whiten": lambda x, y: sg.nn.functional.whiten(wide(x + y)),
+    "whitening": lambda x, y: sg.nn.DecorrelatedBatchNorm2d(3, device="cpu", dtype=x.dtype)(wide(x + y)),
+    "denoising": lambda x, y: sg.nn.PCADenoise2d(3, rank=2, device="cpu", dtype=x.dtype).eval()(wide(x + y)),
+    "converted": converted,
+    "fused": fused,
+}
+
+
+@pytest.mark.parametrize("name", ["kabsch", "whiten"])
+def test_a_negative_view_lies_somewhere_too(name: str) -> None:
+    """Some of torch's ways to make a tensor where another lies cannot tell where a view with a pending sign does."""
+    x, y = torch.randn(2, 20, 30, 3, dtype=torch.complex128, generator=torch.Generator().manual_seed(0)).conj().imag
+    assert x.is_neg()
+    torch.testing.assert_close(ELSEWHERE[name](x, y), ELSEWHERE[name](x.resolve_neg(), y.resolve_neg()))
+
+
+@pytest.mark.parametrize("call", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_default_device_does_not_matter(call: Callable[[Tensor, Tensor], Tensor]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(20, 30, 3, dtype=torch.float64, generator=generator, requires_grad=True) for _ in range(2))
+    value = call(x, y)
+    expected = value, *torch.autograd.grad(value.sin().sum(), (x, y))
+    with torch.device("meta"):
+        value = call(x, y)
+        found = value, *torch.autograd.grad(value.sin().sum(), (x, y))
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a, b)

@@ -58,8 +58,8 @@ def forward(x: Tensor, y: Tensor, w: Tensor | None, eps: float) -> Moments | Non
     X, Y, W = _flat(x, 2), _flat(y, 2), None if w is None else _flat(w, 1)
     shapes = ((d,), (d,), (d, d), ())
     out = Moments(
-        *(torch.empty(len(X), *shape, dtype=torch.float64) for shape in shapes),
-        *(torch.empty(len(X), dtype=torch.bool) for _ in range(2)),
+        *(X.new_empty(len(X), *shape, dtype=torch.float64) for shape in shapes),
+        *(X.new_empty(len(X), dtype=torch.bool) for _ in range(2)),
     )
     usable: list[bool] = []
 
@@ -164,7 +164,7 @@ def _each(work: Callable[[slice], None], clouds: int, N: int) -> None:
         if len(rows):
             work(slice(int(rows[0]), int(rows[-1]) + 1))
 
-    in_chunks(chunk, max(1, _CHUNK // N), torch.arange(clouds))
+    in_chunks(chunk, max(1, _CHUNK // N), torch.arange(clouds, device="cpu"))
 
 
 def _flat(x: Tensor, dims: int) -> Tensor:
@@ -174,7 +174,7 @@ def _flat(x: Tensor, dims: int) -> Tensor:
 
 def _planes(x: Tensor, weights: _Weights | None, mean: Tensor | None = None) -> Tensor:
     """x (b, N, d), less its mean, as (d, b, N); points that are not looked at are 0 before."""
-    planes = torch.empty(x.shape[2], x.shape[0], x.shape[1], dtype=torch.float64).copy_(x.permute(2, 0, 1))
+    planes = x.new_empty(x.shape[2], x.shape[0], x.shape[1], dtype=torch.float64).copy_(x.permute(2, 0, 1))
     if weights is not None and weights.hide:
         planes.masked_fill_(weights.hidden, 0)
     return planes if mean is None else planes.sub_(_plane(mean))

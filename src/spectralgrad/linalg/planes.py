@@ -47,7 +47,7 @@ def polar(A: Tensor, special: bool) -> tuple[Polar, Tensor] | None:
     if not _is_ordinary(flat):
         return None
     out = Polar(*(flat.new_empty(len(flat), *shape) for shape in ((N, N), (N,), (N, N))))
-    poor = torch.empty(len(flat), dtype=torch.bool)
+    poor = flat.new_empty(len(flat), dtype=torch.bool)
 
     def work(A: Tensor, Q: Tensor, sigma: Tensor, V: Tensor, poor: Tensor) -> None:
         left, values, right = _triplets(A)
@@ -132,7 +132,7 @@ def _orthogonal(A: Tensor) -> list[Tensor]:
     """The columns of A V, orthogonal to rounding, each (6, b) with that of V below it."""
     start = A.new_empty(N, 2 * N, len(A), dtype=torch.float64)
     start[:, :N] = A.permute(2, 1, 0)
-    start[:, N:] = torch.eye(N, dtype=torch.float64).unsqueeze(-1)
+    start[:, N:] = torch.eye(N, dtype=torch.float64, device=A.device).unsqueeze(-1)
     columns = list(start)
     for sweep in range(_MOST_SWEEPS):
         look = sweep >= _BLIND_SWEEPS

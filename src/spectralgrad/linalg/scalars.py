@@ -456,11 +456,11 @@ class Exp(Scalar):
 
     def require(self, who: str, w: Tensor) -> None:
         largest = torch.finfo(w.dtype).max
-        limit = torch.tensor(largest, dtype=torch.float64).log()
+        limit = math.log(largest)
         if w.numel() and bool((w[..., -1] > limit).any()):
             raise NonFiniteError(
                 f"`{who}`: the exponential of the largest eigenvalue, {float(w.max()):.4g}, overflows {w.dtype} (limit "
-                f"{float(limit):.4g}). Scale M down, or use float64."
+                f"{limit:.4g}). Scale M down, or use float64."
             )
 
     def in_kernel(self) -> ScalarFunction:

@@ -108,12 +108,12 @@ class Room:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
-        self.memory = torch.empty(0, dtype=dtype)
+        self.memory = torch.empty(0, dtype=dtype, device="cpu")
 
     def like(self, part: Tensor) -> Tensor:
         """A part that holds its matrices, of the shape of another and not initialised."""
         if self.memory.numel() < part.numel():
-            self.memory = torch.empty(part.numel(), dtype=self.dtype)
+            self.memory = self.memory.new_empty(part.numel())
         memory = self.memory[: part.numel()]
         if part.stride(3) == 1:  # channels lie last
             return memory.view(*part.shape[:2], *part.shape[4:], *part.shape[2:4]).permute(0, 1, 4, 5, 2, 3)
@@ -172,7 +172,7 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     groups //= m
     d, dtype = x.shape[1] // groups, _dtype_of(x)
     raw, room = Room(dtype), Room(dtype)
-    scatter = torch.zeros(groups, d, d, dtype=torch.float64)
+    scatter = torch.zeros(groups, d, d, dtype=torch.float64, device=x.device)
     counts, means, rests = [], [], []
     for (part,) in parts(groups, x):
         count = part.numel() // (groups * d)
@@ -183,7 +183,7 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
         rests.append(_sums(columns.sum(-1), groups) / count)
         means.append(centre + rests[-1])
         counts.append(count)
-    n = torch.tensor(counts, dtype=torch.float64)
+    n = torch.tensor(counts, dtype=torch.float64, device=x.device)
     M, R = torch.stack(means, -1), torch.stack(rests, -1)  # (groups, d, blocks)
     exact = (M @ n / n.sum()).unsqueeze(-1)  # (groups, d, 1)
     M -= exact
@@ -218,8 +218,8 @@ def transform_sums(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: 
     m = _together(x, groups)
     groups //= m
     d, dtype = x.shape[1] // groups, _dtype_of(x)
-    Q = torch.zeros(groups, d, d, dtype=torch.float64)
-    s = torch.zeros(groups, d, dtype=torch.float64)
+    Q = torch.zeros(groups, d, d, dtype=torch.float64, device=x.device)
+    s = torch.zeros(groups, d, dtype=torch.float64, device=x.device)
     of_g, of_x = Room(dtype), Room(dtype)
     for gradient, part in parts(groups, g, x):
         G, X = matrices(of_g.gathered(gradient)), matrices(of_x.gathered(part, mean))

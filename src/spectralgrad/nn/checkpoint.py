@@ -27,7 +27,7 @@ def translated(layer: "BatchStatistics", state: dict[str, Any], prefix: str, ver
     for name, value in layer.from_variance(variance).items():
         state.setdefault(f"{prefix}{name}", value)
     if version is None or version < _COUNTED_FROM:
-        state.setdefault(f"{prefix}num_batches_tracked", torch.tensor(0))
+        state.setdefault(f"{prefix}num_batches_tracked", torch.zeros((), dtype=torch.long, device=variance.device))
     return []
 
 

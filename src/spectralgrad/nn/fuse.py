@@ -296,7 +296,7 @@ class _Affine(NamedTuple):
         (out, inner, positions), groups = self.weight.shape, math.gcd(self.groups, len(A))
         joined = self.groups // groups
         weight = self.weight.new_zeros(groups, joined, out // self.groups, joined, inner, positions)
-        each = torch.arange(joined)
+        each = torch.arange(joined, device=self.weight.device)
         weight[:, each, :, each] = self.weight.view(groups, joined, -1, inner, positions).transpose(0, 1)
         weight = (A @ weight.view(len(A), A.shape[-1], -1)).view(out, joined * inner, positions)
         return _Affine(weight, (A @ self.bias.view(len(A), -1, 1)).view(out) + b, groups)
