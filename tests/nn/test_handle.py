@@ -185,9 +185,10 @@ def test_conversion_finds_batch_norms_and_not_handles() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer's own
-def test_trace() -> None:
-    layer, x = WHITENING["zca"]().eval(), images(dtype=torch.float32)
-    traced = torch.jit.trace(layer, x, check_trace=False)
+@pytest.mark.parametrize(("name", "checked"), [("zca", False), ("running whitening", True)])
+def test_trace(name: str, checked: bool) -> None:
+    layer, x = WHITENING[name]().eval(), images(dtype=torch.float32)
+    traced = torch.jit.trace(layer, x, check_trace=checked)
     torch.testing.assert_close(traced(x), layer(x))
 
 

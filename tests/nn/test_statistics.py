@@ -23,7 +23,7 @@ from spectralgrad.nn import (
 from support import cases
 from support.features import Counting, Layer, Make, correlated, gradient, images
 from support.layers import EVERY, WHITENING, each_layer, each_mode, trained
-from support.routes import one_node, take
+from support.routes import Choose, one_node, plain, take
 
 DIMENSIONS: dict[str, tuple[Make, tuple[int, ...]]] = {
     "1d (N, C)": (partial(DecorrelatedBatchNorm1d, 6, group_size=3), (40, 6)),
@@ -439,6 +439,24 @@ def test_torch_func(name: str) -> None:
     base = copy.deepcopy(models[0])
     together = torch.func.vmap(lambda p, b: torch.func.functional_call(base, (p, b), (x[0],)))(*state)
     torch.testing.assert_close(together, torch.stack([model(x[0]) for model in models]))
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("choose", [plain, one_node])
+@each_layer
+def test_a_training_pass_before_the_backward_pass_of_another(
+    make: Make, choose: Choose, affine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gradient is that of the statistics that the pass used."""
+    take(monkeypatch, choose)
+    for training in (True, False):
+        layer, x = trained(make, affine=affine).train(training), images().requires_grad_()
+        of = [x, *layer.parameters()]
+        expected = torch.autograd.grad(copy.deepcopy(layer)(x).sin().sum(), x)
+        y = layer(x)
+        layer.train()(images(seed=5) * 3)
+        found = torch.autograd.grad(y.sin().sum(), of)
+        torch.testing.assert_close(found[:1], expected)
 
 
 @each_layer

@@ -11,6 +11,7 @@ from spectralgrad.validation import require_one_of
 
 from .base import BatchStatistics
 from .nodes import WhitenedStep
+from .statistics import owned
 from .whitening import Kind, Whitening, is_plain
 
 __all__ = ["DecorrelatedBatchNorm1d", "DecorrelatedBatchNorm2d", "DecorrelatedBatchNorm3d"]
@@ -63,7 +64,7 @@ class _DecorrelatedBatchNorm(Whitening, BatchStatistics):
     def from_running(self, dtype: torch.dtype) -> Tensor:
         if self.running == "whitening":
             assert self.running_whitening is not None
-            return self.running_whitening
+            return owned(self.running_whitening, dtype)
         assert self.running_covariance is not None
         options = (dtype, self.eps, self.whitening, self.gradient, self.solver)
         return self.keep(self.running_covariance, options, lambda C: self.whitening_matrix(C.to(dtype)))

@@ -40,7 +40,7 @@ from .nodes import (
 from .normalizer import BatchMap
 from .passes import grouped_moments
 from .ranks import merged_moments
-from .statistics import affine, as_input, as_samples
+from .statistics import affine, as_input, as_samples, owned
 
 if TYPE_CHECKING:
     from .normalizer import Normalizer
@@ -121,7 +121,7 @@ class OneNode(Route):
     def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         dtype = _working_dtype(layer, x)
         assert layer.running_mean is not None
-        A, mean = layer.from_running(dtype).to(dtype), layer.running_mean.to(dtype)
+        A, mean = layer.from_running(dtype).to(dtype), owned(layer.running_mean, dtype)
         return transformed(x, scaled(layer.weight, _as_matrices(A)), mean, layer.bias)
 
 

@@ -49,6 +49,14 @@ def transform(x: Tensor, B: Tensor, mean: Tensor, bias: Tensor | None) -> Tensor
     return as_input(affine(X, B, mean.view(X.shape[:-1]), None, bias), x)
 
 
+def owned(buffer: Tensor, dtype: torch.dtype) -> Tensor:
+    """A buffer for a graph that may save it: a copy, since a training pass may move the buffer before backward.
+
+    What torch.jit traces saves nothing, and must come out the same with and without gradients.
+    """
+    return buffer.to(dtype, copy=torch.is_grad_enabled() and not torch.jit.is_tracing())  # type: ignore[attr-defined]
+
+
 def mean_and_scatter(x: Tensor, groups: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """(C,) and (groups, d, d) of x (N, C, *)."""
     batch = moments_of(as_samples(x, x.shape[1] // groups, dtype))
