@@ -675,6 +675,15 @@ def test_ordinary_scales_are_not_touched():
         assert (factor == 1).all()
 
 
+def test_a_result_that_overflows_in_half_precision_is_one_too():
+    content, style = features(1, 4, 5, 5, dtype=torch.float16), 1e6 * features(1, 4, 4, 6, dtype=torch.float32, seed=5)
+    with pytest.raises(sg.errors.NonFiniteError, match=r"^`whiten_color`: the result overflows torch.float16"):
+        whiten_color(content, style)
+    image, reference = random(3, 8, 8, dtype=torch.float16), 1e6 * random(3, 8, 8, seed=1)
+    with pytest.raises(sg.errors.NonFiniteError, match=r"^`color_transfer`: the result overflows torch.float16"):
+        color_transfer(image, reference, clip=False)
+
+
 def test_a_result_that_overflows_is_an_error_of_its_own():
     style = torch.tensor([3e38, -3e38]).reshape(1, 1, 1, 2)
     content = torch.eye(1, 9).reshape(1, 1, 3, 3)  # one outlier, at sqrt(8) deviations

@@ -171,7 +171,7 @@ def whiten_color(
     X, Y = map_samples(who, content, "content"), map_samples(who, style, "style")
     _require_match(who, X, Y, ("content", "style"), group_size, per)
     y = _transfer(who, X, Y, group_size, eps, alpha, per, gradient, solver)
-    return y.reshape_as(content).to(content.dtype)
+    return _rounded(who, y.reshape_as(content), content.dtype)
 
 
 def color_transfer(
@@ -210,7 +210,7 @@ def color_transfer(
     _require_match(who, X, Y, ("image", "reference"), None, "sample")
     colors = _transfer(who, X, Y, None, eps, strength, "sample", None, AUTO).reshape_as(image)
     colors = colors.clamp(0, 1) if clip else colors
-    return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else colors.to(image.dtype)
+    return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else _rounded(who, colors, image.dtype)
 
 
 # The parts of the public functions.
@@ -278,10 +278,15 @@ def _transfer(
     y = ((matmul(matmul(color, white), content) + mean) * scale).flatten(-3, -2)  # (N, C, n), or (C, N n)
     if per == "batch":
         y = y.unflatten(-1, (X.shape[0], X.shape[-1])).transpose(0, 1)
-    y = (1 - alpha) * X + alpha * y
+    return (1 - alpha) * X + alpha * y
+
+
+def _rounded(who: str, y: Tensor, dtype: torch.dtype) -> Tensor:
+    """A result in the dtype of the content, or the error that says that it overflows there."""
+    y = y.to(dtype)
     if may_look(y) and not bool(torch.isfinite(y).all()):
         raise NonFiniteError(
-            f"`{who}`: the result overflows {y.dtype}, which the style almost fills. Scale the style down, or use float64."
+            f"`{who}`: the result overflows {dtype}, which the style almost fills. Scale it down, or use a wider dtype."
         )
     return y
 
