@@ -583,6 +583,17 @@ def test_channels_last(name):
         assert y.is_contiguous(memory_format=torch.channels_last)
 
 
+@each_output
+@pytest.mark.parametrize("power", [0.5, 1, 2.0])
+def test_what_overflows_in_half_precision_is_the_largest_number(output, power):
+    x = (3000 * maps(2, 4, 5, 5)).to(torch.float16).requires_grad_()
+    y = covariance_pool(x, output=output, power=power)
+    wanted = covariance_pool(x.detach().double(), output=output, power=power).clamp(-65504, 65504)
+    torch.testing.assert_close(y.double(), wanted, rtol=2e-3, atol=1)
+    y.double().sin().sum().backward()
+    assert x.grad.isfinite().all()
+
+
 @each_layer
 def test_half_precision_is_computed_in_float32(name):
     layer = layers()[name].eval()

@@ -9,7 +9,15 @@ from torch import Tensor
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, require_dense, require_flag, require_number, require_one_of, require_part
+from spectralgrad.validation import (
+    as_given,
+    is_whole,
+    require_dense,
+    require_flag,
+    require_number,
+    require_one_of,
+    require_part,
+)
 
 from .maps import as_columns, color_samples, map_samples, may_look, require_pooled, tokens_as_maps
 from .normalizer import require_features
@@ -238,7 +246,7 @@ def pooled(
         S = S.contiguous(memory_format=format_of(x)) if x.ndim == 4 else S
     elif output == "triangle":
         S = _triangle(S, isometric)
-    return S.to(x.dtype)
+    return as_given(S, x)
 
 
 def _unit_norm(S: Tensor) -> Tensor:
