@@ -84,7 +84,7 @@ def _solve_fake(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Te
 
 @opaque("spd_mean(Tensor given, Tensor weights, str metric) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _solve_fake)
 def _solve(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    if given.numel() == 0:
+    if given.numel() == 0 or given.is_meta:  # no values there, and so no end of the iteration
         return _solve_fake(given, weights, metric)
     equation, (*batch, K, n, _) = EQUATIONS[metric], given.shape
     flat, w = given.reshape(-1, K, n, n), weights.reshape(-1, K)
@@ -213,7 +213,7 @@ def _inverse_fake(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -
 
 @opaque("spd_inverse(Tensor F, Tensor V, Tensor c, Tensor p, Tensor weights) -> Tensor", _inverse_fake)
 def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
-    if F.numel() == 0:
+    if F.numel() == 0 or F.is_meta:
         return torch.empty_like(F, memory_format=torch.contiguous_format)
     K, n = V.shape[-3], V.shape[-1]
     k = exponent(F)  # a cotangent of any size may come: squares of it must neither overflow nor vanish
