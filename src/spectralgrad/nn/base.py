@@ -114,6 +114,10 @@ class BatchStatistics(Normalizer, Module):
         for name in self._buffers:
             setattr(self, name, None)
 
+    def train(self, mode: bool = True) -> "BatchStatistics":
+        self._kept = None  # a collective of torch.distributed, or a write through .data, gives the buffer no new version
+        return super().train(mode)
+
     def forward(self, input: Tensor) -> Tensor:
         require_features(self.who, input, "input", self.ndims, self.num_features)
         if self.process_group is not None and (self.training or self.running_mean is None):
