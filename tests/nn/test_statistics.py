@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import spectralgrad as sg
 from spectralgrad.errors import DtypeError, NonFiniteError, ShapeError
@@ -467,6 +467,27 @@ def test_a_training_pass_before_the_backward_pass_of_another(
         layer.train()(images(seed=5) * 3)
         found = torch.autograd.grad(y.sin().sum(), of)
         torch.testing.assert_close(found[:1], expected)
+
+
+@each_mode
+@each_layer
+def test_a_backward_pass_of_one_node_that_torch_looks_into(
+    make: Make, training: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of cotangents in one, and a cotangent with a tangent: of a linear map, so its value in that direction."""
+    take(monkeypatch, one_node)
+    layer, x = trained(make).train(training), images().requires_grad_()
+    y = layer(x)
+    of, G = [x, layer.weight, layer.bias], torch.stack([cases.random(*y.shape, seed=seed) for seed in (1, 2)])
+    first, second = (torch.autograd.grad(y, of, g, retain_graph=True) for g in G)
+    for both, *each in zip(
+        torch.autograd.grad(y, of, G, is_grads_batched=True, retain_graph=True), first, second, strict=True
+    ):
+        torch.testing.assert_close(both, torch.stack(each))
+    with forward_ad.dual_level():
+        found = torch.autograd.grad(y, of, forward_ad.make_dual(*G))
+        for part, *each in zip(found, first, second, strict=True):
+            torch.testing.assert_close(forward_ad.unpack_dual(part), tuple(each))
 
 
 @each_layer

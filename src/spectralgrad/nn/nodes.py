@@ -7,7 +7,8 @@ s = sum g over n samples, and dS the gradient of S, which a small graph from S t
 
 The mean needs no term of its own beyond s/n: S does not change with it to first order. So a training step passes twice
 over x, and twice over g and x; autograd's composition of the same takes a dozen. That composition (statistics.py) stays
-for everything that passes and plain nodes cannot do: torch.func, forward mode, torch.compile, and the second derivative.
+for everything that passes and plain nodes cannot do: torch.func, forward mode, torch.compile, a batch of backward passes in
+one (is_grads_batched), and the second derivative.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.kernels import whitening
-from spectralgrad.linalg.calculus import call, composed_gradients
+from spectralgrad.linalg.calculus import call, composed_gradients, is_plain_backward
 
 from . import statistics
 from .passes import combine, grouped_moments, transform, transform_sums
@@ -108,7 +109,7 @@ class _Normalize(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias, B = ctx.saved_tensors
         small: ScatterMap = ctx.small
-        if torch.is_grad_enabled():
+        if not is_plain_backward(g):
             return *composed_gradients(ctx.needs_input_grad[:3], ctx.composition, (x, weight, bias), (g,)), None, None
         Q, s = transform_sums(g, x, len(B), small.mean, small.correction)
         dx = dweight = dbias = None
@@ -134,7 +135,7 @@ class _Whiten(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, weight, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if not is_plain_backward(g):
             return *composed_gradients(ctx.needs_input_grad[:3], ctx.composition, (x, weight, bias), (g,)), None, None
         needs = ctx.needs_input_grad
         dx, dweight, dbias = whitening.backward(g, x, weight, ctx.kept, needs[0])
@@ -152,7 +153,7 @@ class _Transform(Function):
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
         x, B, mean, bias = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if not is_plain_backward(g):
             return tuple(composed_gradients(ctx.needs_input_grad, statistics.transform, (x, B, mean, bias), (g,)))
         needs = ctx.needs_input_grad
         dx = transform(g, B, None, None, None, transposed=True) if needs[0] else None
@@ -176,7 +177,7 @@ class _MeanAndScatter(Function):
     @staticmethod
     def backward(ctx: Any, g_mean: Tensor, g_scatter: Tensor) -> tuple[Any, ...]:
         x, mean, correction = ctx.saved_tensors
-        if torch.is_grad_enabled():
+        if not is_plain_backward(g_mean, g_scatter):
             plain = partial(statistics.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
             return *composed_gradients(ctx.needs_input_grad[:1], plain, (x,), (g_mean, g_scatter)), None
         samples = x.numel() // x.shape[1]
