@@ -14,6 +14,7 @@ __all__ = ["checks"]
 
 _forced: ContextVar[bool | None] = ContextVar("spectralgrad_checks", default=None)
 _HALF = (torch.bfloat16, torch.float16)
+REAL = (*_HALF, torch.float32, torch.float64)  # and not torch's floating point in 8 bits, which knows few operations
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
@@ -115,6 +116,14 @@ def require_dense(who: str, x: Tensor, name: str) -> None:
         layout = "a nested tensor" if x.is_nested else f"layout {x.layout}"
         hint = "Pad it with torch.nested.to_padded_tensor." if x.is_nested else f"Convert it with {name}.to_dense()."
         raise DtypeError(f"`{who}`: `{name}` must be a dense (strided) tensor, got {layout}. {hint}")
+
+
+def require_real(who: str, x: Tensor, name: str) -> None:
+    """Raise unless ``x`` is a dense tensor of real numbers."""
+    if not isinstance(x, Tensor) or x.dtype not in REAL:
+        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
+    require_dense(who, x, name)
 
 
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:

@@ -11,6 +11,7 @@ import spectralgrad as sg
 from spectralgrad.errors import DtypeError
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, WhitenColor2d
 from spectralgrad.nn.functional import color_transfer, covariance_pool, whiten, whiten_color
+from spectralgrad.orthogonal import OrthogonalConv2d, orthogonal_loss
 
 Call = Callable[[Tensor], Any]
 MATRICES: dict[str, Call] = {
@@ -40,6 +41,8 @@ MAPS: dict[str, Call] = {
     "whiten_color style": lambda x: whiten_color(STYLE, x),
     "whiten_color layer": lambda x: WhitenColor2d()(x, STYLE),
     "color_transfer": lambda x: color_transfer(x, STYLE),
+    "OrthogonalConv2d": OrthogonalConv2d(3, 4, 3),
+    "orthogonal_loss": orthogonal_loss,
 }
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "coo": Tensor.to_sparse,
@@ -69,6 +72,21 @@ def test_maps(name: str, layout: str) -> None:
     MAPS[name](x)
     with pytest.raises(DtypeError, match=r"^`\w+`: .* must be a dense \(strided\) tensor, got layout .*to_dense"):
         MAPS[name](LAYOUTS[layout](x))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_eight_bits(name: str) -> None:
+    """They are floating point for torch, which then cannot even promote them."""
+    x = (torch.rand(2, 3, 4, 4) if name != "whiten_color style" else STYLE).to(torch.float8_e4m3fn)
+    with pytest.raises(DtypeError, match=r"^`\w+`: .* must .*, got torch.float8_e4m3fn"):
+        MAPS[name](x)
+
+
+@pytest.mark.filterwarnings("ignore")  # nested tensors announce their end
+@pytest.mark.parametrize("name", MAPS)
+def test_nested_maps(name: str) -> None:
+    with pytest.raises(DtypeError, match=r"^`\w+`: .* must be a dense \(strided\) tensor, got a nested tensor. Pad it"):
+        MAPS[name](torch.nested.nested_tensor([*torch.rand(2, 3, 4, 4)]))
 
 
 @pytest.mark.filterwarnings("ignore")  # nested and quantized tensors announce their end

@@ -10,6 +10,7 @@ from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeEr
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.validation import (
+    REAL,
     as_given,
     is_whole,
     require_dense,
@@ -349,7 +350,7 @@ def _require_vector(who: str, name: str, value: Tensor | None, channels: int) ->
     """Raise unless ``value`` is None or real numbers (channels,)."""
     if value is None:
         return
-    if not isinstance(value, Tensor) or not value.dtype.is_floating_point:
+    if not isinstance(value, Tensor) or value.dtype not in REAL:
         came = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor or None, got {came}.")
     require_dense(who, value, name)

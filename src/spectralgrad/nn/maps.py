@@ -4,14 +4,14 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.validation import checking, is_transformed, require_dense, require_finite
+from spectralgrad.validation import REAL, checking, is_transformed, require_dense, require_finite, require_real
 
 _OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
 
 
 def require_maps(who: str, x: Tensor, name: str) -> None:
     """Raise unless ``x`` is a real, finite batch of maps (N, C, H, W), with channels and positions."""
-    _require_real(who, x, name)
+    require_real(who, x, name)
     if x.ndim != 4 or 0 in x.shape[-3:]:
         raise ShapeError(
             f"`{who}`: `{name}` must have shape (N, C, H, W) with at least one channel and one position, got "
@@ -22,7 +22,7 @@ def require_maps(who: str, x: Tensor, name: str) -> None:
 
 def require_pooled(who: str, x: Tensor, name: str, any_batch: bool = False) -> None:
     """Raise unless ``x`` is a real, finite batch of maps (N, C, H, W), or (*B, C, H, W), or of tokens (N, T, C)."""
-    _require_real(who, x, name)
+    require_real(who, x, name)
     has_ndim = x.ndim >= 3 if any_batch else x.ndim in (3, 4)
     if not has_ndim or 0 in x.shape[1 if x.ndim == 3 else -3 :]:
         maps = "(*batch, C, H, W)" if any_batch else "(N, C, H, W)"
@@ -31,13 +31,6 @@ def require_pooled(who: str, x: Tensor, name: str, any_batch: bool = False) -> N
             f"shape {tuple(x.shape)}. A single map is (1, C, H, W)."
         )
     require_finite_map(who, x, name)
-
-
-def _require_real(who: str, x: Tensor, name: str) -> None:
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
-    require_dense(who, x, name)
 
 
 def map_samples(who: str, x: Tensor, name: str) -> Tensor:
@@ -58,7 +51,7 @@ def tokens_as_maps(x: Tensor) -> Tensor:
 
 def color_samples(who: str, x: Tensor, name: str, clip: bool) -> Tensor:
     """Images (3, H, W) or (N, 3, H, W) as samples (N, 3, H W) in [0, 1]."""
-    if not isinstance(x, Tensor) or not (x.dtype.is_floating_point or x.dtype == torch.uint8):
+    if not isinstance(x, Tensor) or x.dtype not in (*REAL, torch.uint8):
         came = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise DtypeError(f"`{who}`: `{name}` must be a floating-point tensor in [0, 1] or uint8, got {came}.")
     require_dense(who, x, name)

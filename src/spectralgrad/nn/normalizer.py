@@ -7,10 +7,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.whitening import Running
 from spectralgrad.linalg.choices import RootSolver
-from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_dense, require_finite
+from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_finite, require_real
 
 from .nodes import WhitenedStep
 
@@ -155,10 +155,7 @@ def require_group_size(who: str, num_features: int, group_size: int | None) -> N
 
 def require_features(who: str, x: Tensor, name: str, ndims: tuple[int, ...], num_features: int | None = None) -> None:
     """Raise unless ``x`` is a dense real tensor (N, C, *) with so many dimensions and channels; None is any number."""
-    if not isinstance(x, Tensor) or not x.dtype.is_floating_point:
-        came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
-    require_dense(who, x, name)
+    require_real(who, x, name)
     if x.ndim not in ndims:
         wanted = " or ".join(f"{ndim}D" for ndim in ndims)
         raise ShapeError(f"`{who}`: `{name}` must be {wanted}, (N, C, *), got shape {tuple(x.shape)}.")

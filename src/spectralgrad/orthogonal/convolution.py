@@ -19,7 +19,7 @@ from torch.nn.functional import conv2d, pad
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, require_one_of
+from spectralgrad.validation import is_whole, require_dense, require_one_of
 
 __all__ = ["OrthogonalConv2d"]
 
@@ -103,6 +103,8 @@ class OrthogonalConv2d(nn.Module):
 
     def _require_image(self, input: Tensor) -> None:
         who, half = type(self).__name__, self.kernel_size // 2
+        if isinstance(input, Tensor):
+            require_dense(who, input, "input")
         if not isinstance(input, Tensor) or input.ndim != 4 or input.shape[1] != self.in_channels:
             came = tuple(input.shape) if isinstance(input, Tensor) else type(input).__name__
             raise ShapeError(

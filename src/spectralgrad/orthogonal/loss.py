@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import as_matrix
+from spectralgrad.validation import as_matrix, require_dense
 
 from .matrix_view import out_dim, to_matrix
 
@@ -61,6 +61,7 @@ def _matrix(weight: Weight) -> Tensor:
         weight = found
     if not isinstance(weight, Tensor):
         raise DtypeError(f"`{who}`: a weight must be a tensor or a module, got {type(weight).__name__}.")
+    require_dense(who, weight, "weight")
     if weight.ndim < 2:
         raise ShapeError(
             f"`{who}`: a weight must have at least two dimensions, (out, in, ...), got shape {tuple(weight.shape)}. Leave "
