@@ -584,6 +584,18 @@ def test_channels_last(name):
 
 
 @each_output
+@pytest.mark.parametrize("options", [{}, {"power": 1}, {"power": 0.1}, {"solver": sg.NewtonSchulz()}], ids=str)
+@pytest.mark.parametrize("shape", [(2, 4, 5, 5), (2, 20, 3, 3)])
+def test_the_normalised_gradient_of_denormal_maps(shape, options, output):
+    """It grows as one over the map, to 1e40 and beyond: then it is as large as numbers are, and no NaN."""
+    for scale in (1e-37, 1e-40, 1e-44):
+        x = (scale * maps(*shape)).float().requires_grad_()
+        covariance_pool(x, normalize="frobenius", output=output, **options).sin().sum().backward()
+        assert x.grad.isfinite().all()
+        assert output == "features" or x.grad.abs().amax((1, 2, 3)).min() > 1e30
+
+
+@each_output
 @pytest.mark.parametrize("power", [0.5, 1, 2.0])
 def test_what_overflows_in_half_precision_is_the_largest_number(output, power):
     x = (3000 * maps(2, 4, 5, 5)).to(torch.float16).requires_grad_()

@@ -81,6 +81,7 @@ def covariance_power(
     ``scale_free``: it is to be divided by a norm, and may come as any multiple of that.
     """
     dtype, (channels, n) = X.dtype, X.shape[-2:]
+    X = held(X) if scale_free else X  # its slopes grow as 1 / X, beyond the largest number for denormal maps
     if power == 1 and scale_free and not eps:
         return covariance(_unit(X)[0])
     if power == 1:
