@@ -81,8 +81,7 @@ lock:
 	$(BIN)/python .ci/lock.py
 
 .make/bench: .make/test
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt kornia xitorch torchspd roma || \
-		echo "some peers did not install: their columns stay empty"
+	for peer in kornia xitorch torchspd roma; do $(PIP) -c constraints.txt $$peer || echo "$$peer did not install: its column stays empty"; done
 	touch $@
 
 .make/dist.stamp: .make/test
