@@ -181,6 +181,19 @@ def test_logarithms_of_spectra_wider_than_the_range_of_numbers(dtype: torch.dtyp
     assert log_error(torch.tensor(w, dtype=dtype), floor) <= LIMIT
 
 
+ENDS = {torch.float32: (7.5e37, 1e-20), torch.float64: (4e307, 1e-170)}
+
+
+@real
+@pytest.mark.parametrize("alpha", [-1.0, -0.3, -1 / 8])
+def test_powers_of_spectra_wider_than_the_range_of_numbers(alpha: float, dtype: torch.dtype) -> None:
+    """F = (l^alpha - c^alpha) / l for one clamped to c, where l / c overflows; for -1 c^(alpha - 1) does so too."""
+    top, floor = ENDS[dtype]
+    F = found(lambda M: sg.powm(M, alpha, floor=floor), torch.tensor([0.0, top], dtype=dtype))
+    assert F[0, 0] == 0
+    assert abs(float(F[0, 1]) / ((top**alpha - floor**alpha) / top) - 1) <= LIMIT * cases.eps(dtype)
+
+
 @real
 def test_they_are_finite_at_least(dtype: torch.dtype) -> None:
     w, floor = WIDER[dtype]

@@ -351,8 +351,8 @@ class InverseSqrt(_Positive):
 class Power(Scalar):
     """x^alpha. For a >= b and t = log(a/b), f[a, b] is, each written so that no factor overflows before the product,
 
-    a^(alpha - 1) (1 - e^(-alpha t)) / ((a - b)/a)   for alpha >= 0
-    b^(alpha - 1) (e^(alpha t) - 1) / ((a - b)/b)    for alpha < 0.
+    a^(alpha - 1) (1 - e^(-alpha t)) / ((a - b)/a)              for alpha >= 0
+    b^(alpha / 2) ((e^(alpha t) - 1) / (a - b)) b^(alpha / 2)   for alpha < 0, where (a - b)/b may be no number.
     """
 
     alpha: float = 1.0
@@ -406,6 +406,10 @@ class Power(Scalar):
         positive = base > 0
         base = torch.where(positive, base, 1)
         change = -math.copysign(1, self.alpha) * _expm1(-abs(self.alpha) * t)  # of f, relative to f at the base
+        if self.alpha < 0:
+            half = base.pow(self.alpha / 2)
+            quotient = torch.where(tie, self.alpha / base, change / torch.where(tie, 1, gap))
+            return torch.where(positive, half * quotient * half, 0)
         ratio = torch.where(tie, self.alpha, change / torch.where(tie, 1, gap / base))
         at_zero = 1.0 if self.alpha == 1 else 0.0
         # alpha - 1 is rounded, and the logarithm of 1e300 would make that 100 eps.
