@@ -141,6 +141,17 @@ def test_floor_of_logdet() -> None:
         torch.testing.assert_close(sg.logdet(M, floor=1e-3, solver=solver), value)
 
 
+def test_logdet_of_spectra_wider_than_the_range_of_numbers() -> None:
+    """With a floor an eigenvalue may be 1e57 times another: 1/w and -1/(w_i w_j) where they fit, the largest number else."""
+    M = torch.diag(torch.tensor([7.5e37, 1.0, 2e-20, 0.0])).requires_grad_()
+    (first,) = torch.autograd.grad(sg.logdet(M, floor=1e-20), M, create_graph=True)
+    torch.testing.assert_close(first.diagonal(), torch.tensor([0.0, 1.0, 5e19, 0.0]), rtol=1e-4, atol=1e-30)
+    (second,) = torch.autograd.grad(first, M, torch.ones(4, 4))
+    largest = torch.finfo(torch.float32).max
+    assert second.isfinite().all()
+    torch.testing.assert_close(second.diagonal()[:3], torch.tensor([0.0, -1.0, -largest]), rtol=1e-5, atol=1e-30)
+
+
 def test_logdet_at_every_scale() -> None:
     for spectrum in (cases.separated, cases.equal):
         for scale in (1e-38, 1e-30, 1e-8, 1e8, 1e30, 1e38):

@@ -1,7 +1,8 @@
 """The log-determinant of positive definite matrices.
 
 log det M = sum log w has the gradient M^-1 = V diag(1/w) V^H, with Loewner matrix -1/(w_i w_j). A clamped eigenvalue adds a
-constant: it counts as 0 in M^-1. All is computed for M / 2^k of size 1 and scaled back last.
+constant: it counts as 0 in M^-1. All is computed for M / 2^k and scaled back last. k brings the smallest eigenvalue that
+counts to 1: with a floor it may be further below the largest than numbers reach.
 """
 
 from dataclasses import dataclass, replace
@@ -95,10 +96,12 @@ class _LogDet(Trace):
         return shifted(sandwich(V, F * in_basis(V, shifted(E, -size))), size - 2 * scale)
 
     def _unit(self, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """1/w at scale 1, 0 for those clamped, w at scale 1 (*B, n), and the scale (*B,)."""
+        """2^k/w, 0 for those clamped, and w/2^k (*B, n), with the k (*B,) that brings the steepest place to scale 1."""
         _, clamped = self.log.clamp(w)
-        scale = exponent(w, 1)
-        x = shifted(w, -scale)
-        if clamped is None:
-            return 1 / x, x, scale
-        return torch.where(clamped, 0, 1 / torch.where(clamped, 1, x)), x, scale
+        steepest = w if clamped is None else w.masked_fill(clamped, torch.inf)
+        scale = exponent(steepest.amin(-1, keepdim=True), 1)
+        own = exponent(w.unsqueeze(-1), 1)  # (*B, n)
+        inverse = shifted(1 / shifted(w, -own), scale.unsqueeze(-1) - own)
+        if clamped is not None:
+            inverse = torch.where(clamped, 0, inverse)
+        return inverse, shifted(w, -scale), scale
