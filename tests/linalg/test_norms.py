@@ -152,6 +152,23 @@ def test_logdet_of_spectra_wider_than_the_range_of_numbers() -> None:
     torch.testing.assert_close(second.diagonal()[:3], torch.tensor([0.0, -1.0, -largest]), rtol=1e-5, atol=1e-30)
 
 
+def test_a_number_times_its_gradient_is_cut_to_the_largest_one() -> None:
+    M = (1e-20 * torch.eye(2)).requires_grad_()
+    largest = torch.finfo(torch.float32).max
+    (g,) = torch.autograd.grad(sg.logdet(M), M, torch.tensor(1e30), create_graph=True)
+    assert torch.equal(g, largest * torch.eye(2))
+    (broken,) = torch.autograd.grad(sg.logdet(M), M, torch.tensor(torch.inf))
+    assert broken.isnan().all()  # nothing is repaired
+
+
+def test_a_derivative_that_overflows_is_the_largest_number() -> None:
+    E = 3e38 * torch.eye(4)
+    for function in (*NORMS.values(), sg.logdet):
+        found = torch.func.jvp(function, (torch.eye(4),), (E,))[1]
+        assert float(found) >= 3e38
+        assert found.isfinite()
+
+
 def test_logdet_at_every_scale() -> None:
     for spectrum in (cases.separated, cases.equal):
         for scale in (1e-38, 1e-30, 1e-8, 1e8, 1e30, 1e38):

@@ -17,6 +17,7 @@ from torch.autograd import Function
 from spectralgrad.validation import under_vmap
 
 from .calculus import AnyScale, batched, call, derivative, is_constant, refuse_third_derivative
+from .scaling import bounded, exponent, shifted
 
 Factors = tuple[Tensor, ...]
 
@@ -86,8 +87,8 @@ class _Trace(Function):  # twice, for torch.compile and for the rest: see calcul
     def backward(ctx: Any, grad: Tensor | None, *grad_factors: Tensor | None) -> tuple[Tensor | None, None, None]:
         total = grad_factors[ctx.trace.handle]
         if grad is not None:
-            through_value = grad[..., None, None] * _gradient(ctx.trace, *ctx.saved_tensors)
-            total = through_value if total is None else total + through_value
+            through_value = _times(grad, _gradient(ctx.trace, *ctx.saved_tensors))
+            total = through_value if total is None else bounded(total + through_value)
         return total, None, None
 
 
@@ -106,9 +107,16 @@ class _TraceFunc(_Trace):
         return out, (0,) * len(out)
 
 
+def _times(g: Tensor, T: Tensor) -> Tensor:
+    """g (*B,) times T, cut to the largest number; NaN where g is NaN or Inf."""
+    g = g[..., None, None]
+    return bounded(g * T) + (g - g)
+
+
 def _inner(T: Tensor, E: Tensor) -> Tensor:
-    """Re <T, E> (*B,)."""
-    return (T.conj() * E).real.sum((-2, -1))
+    """Re <T, E> (*B,). At scale 1: sums of numbers near the largest one may be infinity less infinity."""
+    t, e = exponent(T), exponent(E)
+    return shifted((shifted(T, -t).conj() * shifted(E, -e)).real.sum((-2, -1)), t + e)
 
 
 class _Pushed(Function):
@@ -130,9 +138,9 @@ class _Pushed(Function):
         E, *factors = ctx.saved_tensors
         grads: list[Tensor | None] = [None] * (2 + len(factors))
         if grad is not None and ctx.needs_input_grad[1]:
-            grads[1] = grad[..., None, None] * _gradient(ctx.trace, *factors)
+            grads[1] = _times(grad, _gradient(ctx.trace, *factors))
         if grad is not None and ctx.needs_input_grad[2 + ctx.trace.handle]:
-            grads[2 + ctx.trace.handle] = grad[..., None, None] * derivative(ctx.trace, E, *factors)
+            grads[2 + ctx.trace.handle] = _times(grad, derivative(ctx.trace, E, *factors))
         return tuple(grads)
 
     @staticmethod
