@@ -175,6 +175,8 @@ def test_hessian_and_double_backward(f):
     loss = loss_of(f)
     H = torch.func.hessian(loss)(M)  # forward over reverse
     torch.testing.assert_close(H, torch.func.jacrev(torch.func.jacrev(loss))(M), rtol=1e-7, atol=1e-9)
+    batched = torch.autograd.functional.hessian(loss, M, vectorize=True)  # a batched backward pass of a backward pass
+    torch.testing.assert_close(H, batched, rtol=1e-7, atol=1e-9)
     X = M.clone().requires_grad_()
     (g,) = torch.autograd.grad(loss(X), X, create_graph=True)
     (EH,) = torch.autograd.grad((g * E).sum(), X)

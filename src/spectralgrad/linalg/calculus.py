@@ -186,7 +186,9 @@ def _are_ordinary(potential: Potential, factors: tuple[Tensor, ...], *directions
 
 def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
     """D2(M)[E1, E2] at any scale, for plain tensors."""
-    if at_hand(E1) and _are_ordinary(potential, factors, E1, E2):
+    if in_batched_backward(E1) or in_batched_backward(E2):  # nothing could be scaled there
+        return potential.second(factors, E1, E2)
+    if at_hand(E1) and at_hand(E2) and _are_ordinary(potential, factors, E1, E2):
         D = potential.second(factors, E1, E2)
         if are_finite(D):
             return D

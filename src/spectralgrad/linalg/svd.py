@@ -29,7 +29,7 @@ from .decomposition import Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
-from .scaling import exponent
+from .scaling import exponent, in_batched_backward
 from .solvers import Solver, decompose_svd
 
 __all__ = ["SingularTriplets", "svd", "svdvals"]
@@ -221,7 +221,7 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see c
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        if checking(grad) and not is_transformed(grad):
+        if checking(grad) and not is_transformed(grad) and not in_batched_backward(grad):
             if bool(grad.any()):
                 raise OptionError(
                     "`svd`: with full_matrices=True the added columns of U and rows of Vh are constants, but a gradient "
