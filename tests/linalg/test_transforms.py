@@ -105,6 +105,33 @@ def test_grad_jvp_jacrev_jacfwd(f):
     torch.testing.assert_close(torch.func.jacrev(f)(M), torch.func.jacfwd(f)(M), rtol=1e-8, atol=1e-10)
 
 
+REAL = ("covariance", "moments")
+
+
+@pytest.mark.parametrize("f", [pytest.param(f, id=name) for name, f in PUBLIC.items() if name not in REAL])
+def test_complex_under_vmap(f):
+    """torch cannot view the imaginary part of a lazy conjugate there, and matrices and cotangents may be such."""
+    M = random_covariance(4, 2, dtype=torch.complex128) + torch.diag(torch.arange(1.0, 5))
+    E = random_covariance(4, 2, dtype=torch.complex128, seed=3)
+
+    def loss(M: Tensor) -> Tensor:
+        out = f(M.conj())
+        return (out * WEIGHT[: out.shape[-2], : out.shape[-1]]).real.sum()
+
+    def value(M: Tensor, _: Tensor) -> Tensor:
+        return f(M.conj())
+
+    def slope(M: Tensor, E: Tensor) -> Tensor:
+        return torch.func.jvp(loss, (M,), (E,))[1]
+
+    def second(M: Tensor, E: Tensor) -> Tensor:
+        return torch.func.grad(lambda M: (torch.func.grad(loss)(M).conj() * E).real.sum())(M)
+
+    for function in (value, slope, second, torch.func.grad(slope)):
+        expected = torch.stack([function(m, e) for m, e in zip(M, E, strict=True)])
+        torch.testing.assert_close(torch.func.vmap(function)(M, E), expected, rtol=1e-8, atol=1e-10)
+
+
 EXACT = {name: f for name, f in PUBLIC.items() if f not in APPROXIMATE}
 EXACT["sqrtm(many steps)"] = lambda M: sg.sqrtm(M, gradient=sg.PowerIteration(200))
 

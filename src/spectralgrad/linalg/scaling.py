@@ -6,6 +6,7 @@ that would overflow becomes the largest number with its sign.
 
 import cmath
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -38,8 +39,17 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
 
 
 def _resolved(x: Tensor) -> Tensor:
-    """A complex ``x`` whose parts can be viewed. A compiled backward pass may get lazy conjugates that it did not expect."""
-    return torch.conj_physical(torch.conj_physical(x)) if torch.compiler.is_compiling() else x
+    """A complex ``x`` whose parts can be viewed, which those of a lazy conjugate cannot inside vmap. A compiled backward
+    pass may get one that it did not expect."""
+    return torch.conj_physical(torch.conj_physical(x)) if torch.compiler.is_compiling() else torch.resolve_conj(x)
+
+
+def on_parts(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """f of the real and of the imaginary part of a complex ``x``."""
+    x = _resolved(x)
+    if torch.compiler.is_compiling():
+        return torch.complex(f(x.real), f(x.imag))
+    return torch.view_as_complex(f(torch.view_as_real(x)))  # the gradient of torch.complex views parts too
 
 
 def shifted(x: Tensor, k: Tensor) -> Tensor:
@@ -48,8 +58,7 @@ def shifted(x: Tensor, k: Tensor) -> Tensor:
     Nothing is repaired: where x itself is NaN or Inf, so that x - x is not 0, the result is NaN.
     """
     if x.is_complex():
-        x = _resolved(x)
-        return torch.complex(shifted(x.real, k), shifted(x.imag, k))
+        return on_parts(lambda part: shifted(part, k), x)
     if not torch.compiler.is_compiling() and scale.runs_on(x) and scale.takes_powers(x, k):
         return scale.shifted(x, k)
     limit = math.frexp(largest_number(x))[1] - 1  # the largest k for which 2^k is a number; log2 rounds up to one more
@@ -73,7 +82,7 @@ def reciprocal_root(x: Tensor) -> Tensor:
 def bounded(x: Tensor, limit: float | None = None) -> Tensor:
     """x cut to a limit, or to the largest number; NaN stays."""
     if x.is_complex():
-        return torch.complex(bounded(x.real, limit), bounded(x.imag, limit))
+        return on_parts(lambda part: bounded(part, limit), x)
     limit = largest_number(x) if limit is None else limit
     return x.clamp(-limit, limit)
 
