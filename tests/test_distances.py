@@ -364,6 +364,16 @@ def test_compiled(f: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(grads, expected)
 
 
+@each_function
+def test_compiled_complex(f: Callable[..., Tensor]) -> None:
+    x, y = (cases.random(6, 3, dtype=torch.complex128, seed=seed) for seed in (1, 2))
+    value, grads = gradients(torch.compile(f, fullgraph=True, backend="aot_eager"), x, y)
+    want, expected = gradients(f, x, y)
+    torch.compiler.reset()
+    torch.testing.assert_close(value, want)
+    torch.testing.assert_close(grads, expected)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
 @pytest.mark.parametrize("f", [FUNCTIONS["frechet_distance_of"], FUNCTIONS["cca_loss"], FUNCTIONS["cca_loss(k)"]])
 def test_every_scale(f: Callable[..., Tensor], dtype: torch.dtype) -> None:
