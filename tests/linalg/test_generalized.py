@@ -146,6 +146,24 @@ def test_shapes_dtypes_and_transforms() -> None:
     torch.testing.assert_close(got, torch.func.grad(lambda A: f(A, pairs[1]).sum())(pairs[0]))
 
 
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_the_error_is_about_the_matrix_that_was_given(name: str) -> None:
+    fine, infinite = 2 * torch.eye(3), torch.diag(torch.tensor([1.0, torch.inf, 1.0]))
+    lopsided = fine + torch.ones(3, 3).triu(1)
+
+    def call(M: torch.Tensor) -> None:
+        sg.generalized_eigh(**{"A": fine, "B": fine, name: M})
+
+    with pytest.raises(SymmetryError, match=rf"`generalized_eigh`: `{name}` must be symmetric .* pass \({name} \+ {name}"):
+        call(lopsided)
+    with pytest.raises(NonFiniteError, match=rf"`{name}` must be finite, got 0 NaN and 1 Inf among 9 entries, .* \(1, 1\)"):
+        call(infinite)
+    with sg.checks(False):
+        assert sg.generalized_eigh(lopsided, fine)[0].isfinite().all()
+    with pytest.raises(DefinitenessError, match=r"from -2\.000e\+00 to -2\.000e\+00"):
+        sg.generalized_eigh(fine, -fine)
+
+
 def test_bad_input() -> None:
     eye = torch.eye(3)
     for B in (torch.zeros(3, 3), torch.diag(torch.tensor([1.0, 1.0, -1.0])), torch.diag(torch.tensor([1.0, 1.0, 1e-9]))):

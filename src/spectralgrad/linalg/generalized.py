@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DtypeError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian
 
 from .choices import AUTO, for_generalized
 from .decomposition import Scales, Some, factorise
@@ -87,11 +87,14 @@ class _Generalized:
 
     def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
         A, B = matrices
+        if tolerance is not None and A.numel():  # here: the solvers would see neither as it was given
+            for M, name in ((A, "A"), (B, "B")):
+                require_hermitian(self.who, M, hermitian_part(M), tolerance, name)
         a, b = exponent(A), exponent(B)
         b = 2 * torch.ceil(b / 2)  # even: V scales with 2^(-b/2)
         beta, U = decompose(self.who, shifted(B, -b), self.solver, tolerance)
         if tolerance is not None:
-            require_positive(self.who, beta, _ADVICE, name="B")
+            require_positive(self.who, shifted(beta, b), _ADVICE, name="B")
         elif beta.numel():
             border = zero_tolerance(beta).clamp(min=torch.finfo(beta.dtype).tiny)
             if not torch.compiler.is_compiling():
