@@ -115,6 +115,13 @@ def test_not_finite(name: str, function: Call) -> None:
     refuses(NonFiniteError, name, function, torch.full((1, 1), complex(1, NAN)))
 
 
+@each(SINGULAR_VALUES | OF_SINGULAR_VALUES | POLARS | {"procrustes": sg.procrustes})
+def test_where_a_wide_matrix_is_not_finite(name: str, function: Call) -> None:
+    A = torch.rand(2, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    A[1, 0, 2] = NAN
+    assert "among 12 entries, the first at index (1, 0, 2)" in refuses(NonFiniteError, name, function, A)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.complex64], ids=cases.ident)
 @each(SQUARE)
 def test_not_symmetric(name: str, function: Call, dtype: torch.dtype) -> None:

@@ -185,6 +185,14 @@ def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: st
     )
 
 
+def adjoint(who: str, A: Tensor) -> Tensor:
+    """A^H of a wide ``A``, for a function that takes tall ones: it would tell where in A^H a NaN is, so look here."""
+    values = looked_at(A) if checking(A) else None
+    if values is not None:
+        require_finite(who, values.detach(), "A")
+    return A.mH
+
+
 def require_finite(who: str, x: Tensor, name: str = "M") -> None:
     """Raise if ``x`` holds NaN or Inf, and say how many and where the first one is."""
     finite = torch.isfinite(x)

@@ -21,7 +21,7 @@ from spectralgrad.kernels.small_svd import Polar
 from spectralgrad.linalg.choices import AUTO, polar_way
 from spectralgrad.linalg.polar import BySVD, by_svd, factors_in_kernel, factors_otherwise, rounding_unit
 from spectralgrad.linalg.svd import rounding
-from spectralgrad.validation import as_matrix, checking, require_flag
+from spectralgrad.validation import adjoint, as_matrix, checking, require_flag
 
 __all__ = ["nearest", "procrustes"]
 
@@ -71,7 +71,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
             "leave special=False."
         )
     if X.shape[-2] < X.shape[-1]:
-        return procrustes(A.mH).mH
+        return procrustes(adjoint("procrustes", A)).mH
     R = nearest(who, X, checking(A), special=special)
     return R if X is A else R.to(A.dtype)
 

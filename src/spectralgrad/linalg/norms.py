@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.validation import as_matrix, checking, require_number
+from spectralgrad.validation import adjoint, as_matrix, checking, require_number
 
 from .choices import AUTO
 from .precision import matmul
@@ -77,7 +77,7 @@ def schatten_norm(A: Tensor, p: float) -> Tensor:
 def norm_of(who: str, A: Tensor, p: float) -> Tensor:
     """The Schatten norm (*B,) of ``A``, asked for by the public function ``who``."""
     X = as_matrix(who, A, square=False, name="A")
-    tall = X if X.shape[-2] >= X.shape[-1] else X.mH
+    tall = X if X.shape[-2] >= X.shape[-1] else adjoint(who, X)
     norm = evaluate_trace(_Schatten(who, p), tall, 0.0 if checking(A) else None)
     return norm if X is A else norm.to(A.dtype)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.validation import as_matrix, checking, require_number
+from spectralgrad.validation import adjoint, as_matrix, checking, require_number
 
 from .calculus import AnyScale, evaluate
 from .choices import AUTO
@@ -54,7 +54,7 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
         require_number("pinv", "rtol", rtol, least=0)
     X = as_matrix("pinv", A, square=False, name="A")
     if X.shape[-2] < X.shape[-1]:
-        return pinv(A.mH, rtol=rtol).mH
+        return pinv(adjoint("pinv", A), rtol=rtol).mH
     real = torch.finfo(X.dtype)
     relative = max(X.shape[-2] * real.eps if rtol is None else rtol, real.tiny**_SMALLEST)
     P = evaluate(_Pinv(relative), X, 0.0 if checking(A) else None).mH

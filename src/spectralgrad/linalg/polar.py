@@ -27,7 +27,7 @@ from spectralgrad.counters import device_counter
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
-from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
+from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed, require_finite
 
 from . import planes
 from .calculus import AtScale1, call, composed_gradients, evaluate, in_transform, is_constant, is_plain_backward
@@ -299,7 +299,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     """
     X = as_matrix("polar", A, square=False, name="A")
     if X.shape[-2] < X.shape[-1]:
-        return polar(A.mH, gradient=gradient, solver=solver).mH
+        return polar(adjoint("polar", A), gradient=gradient, solver=solver).mH
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_matrix, checking, is_transformed
+from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed
 
 from .choices import AUTO, for_svd
 from .elementwise import Elementwise
@@ -66,7 +66,7 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
     X = as_matrix("singular_map", A, square=False, name="A")
     choice = for_svd("singular_map", None, solver)
     if X.shape[-2] < X.shape[-1]:
-        return singular_map(A.mH, f, solver=solver).mH
+        return singular_map(adjoint("singular_map", A), f, solver=solver).mH
     tolerance = 0.0 if checking(A) else None
     function = Elementwise(function=f)
     Y, S = mapped(_SingularBasis("singular_map", function, choice.solver), X, tolerance)
