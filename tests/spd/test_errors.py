@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
@@ -109,3 +110,19 @@ def test_options_and_shapes(call: Any, error: type[Exception], what: str) -> Non
         call()
     assert str(caught.value).startswith("`spd.")
     assert str(caught.value).endswith(".")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_zero_matrix_that_nobody_sees_is_finite(dtype: torch.dtype) -> None:
+    """Clamped, A^(-1/2) has entries of 1e161, and A^(-1/2) B A^(-1/2) would overflow."""
+    zero, one = torch.zeros(1, 2, 2, dtype=dtype), torch.eye(2, dtype=dtype)[None]
+
+    def every(A: Tensor, B: Tensor) -> Tensor:
+        return sg.spd.distance(A, B) + sg.spd.geodesic(A, B, 0.3).sum() + sg.spd.transport(one[0], A, B).sum()
+
+    for A, B in ((zero, one), (one, zero), (zero, zero)):
+        gradients, value = torch.func.vmap(torch.func.grad_and_value(every, argnums=(0, 1)))(A, B)
+        assert all(x.isfinite().all() for x in (*gradients, value))
+    far = torch.func.vmap(sg.spd.distance)(zero, one)
+    torch.testing.assert_close(far, torch.func.vmap(sg.spd.distance)(one, zero))
+    assert float(far) > 100

@@ -22,7 +22,7 @@ from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import require_flag
 
 from .inputs import Metric, as_pair, require_metric, returned, widened
-from .spectra import LOG_2, beyond_room, congruent, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
+from .spectra import LOG_2, beyond_room, congruent, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
 
 _OVERFLOW = 930  # an exponent with which the slopes of squares, of roots up to 2^40, keep below 2^1010
 _ROUNDING = 4  # times eps times the size of what was subtracted
@@ -82,8 +82,8 @@ def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|N|^2, the rounding of N, and its scale; all (*B,)."""
     A, a = to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
-    P = inverse_sqrt(A)
-    N = log(congruent(P, B)) + m[..., None, None] * LOG_2 * identity_like(B)
+    P, p = whitener(A)
+    N = log(congruent(P, B)) + (m + 2 * p)[..., None, None] * LOG_2 * identity_like(B)
     eps = torch.finfo(A.dtype).eps
     return _square(N), _ROUNDING * eps * _norm(P).square() * _norm(B), torch.zeros_like(m)
 

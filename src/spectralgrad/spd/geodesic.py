@@ -16,7 +16,7 @@ from spectralgrad.linalg.precision import hermitian_part, matmul
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
-from .spectra import LOG_2, congruent, exp, expanded, identity_like, inverse_sqrt, log, near_scale, sqrt, to_scale_1
+from .spectra import LOG_2, congruent, exp, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
 
 
 def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine") -> Tensor:
@@ -53,8 +53,9 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
 def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     A, a = to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
-    L = log(congruent(inverse_sqrt(A), B))
-    far = t * m
+    P, p = whitener(A)
+    L = log(congruent(P, B))
+    far = t * (m + 2 * p)
     whole = far.detach().round()
     inner = exp(t[..., None, None] * L + (far - whole)[..., None, None] * LOG_2 * identity_like(L))
     result = congruent(sqrt(A), inner)

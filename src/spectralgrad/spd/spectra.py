@@ -73,6 +73,14 @@ def beyond_room(k: Tensor) -> Tensor:
     return k - k.clamp(-_ROOM, _ROOM)
 
 
+def whitener(A: Tensor) -> tuple[Tensor, Tensor]:
+    """A^(-1/2) / 2^p for A of scale 1, and p (*B,): 0 but for a zero matrix that nobody saw, whose P B P would overflow."""
+    P = inverse_sqrt(A)
+    p = exponent(P.detach())
+    p = torch.where(p > _ROOM, p, 0)
+    return moved(P, -p), p
+
+
 def near_scale(X: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """X / 2^(k + m) and m (*B,), a multiple of 32 that brings it near scale 1: mostly 0. For k that broadcasts with X."""
     m = _STEP * torch.round((exponent(X.detach()) - k) / _STEP)

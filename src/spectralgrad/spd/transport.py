@@ -13,7 +13,7 @@ from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import matmul
 
 from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
-from .spectra import congruent, exp_along, expanded, inverse_sqrt, log, log_along, near_scale, sqrt, to_scale_1
+from .spectra import congruent, exp_along, expanded, log, log_along, near_scale, sqrt, to_scale_1, whitener
 
 
 def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Tensor:
@@ -60,9 +60,9 @@ def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Ten
 def _affine(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
     A, a = to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
-    P = inverse_sqrt(A)
+    P, p = whitener(A)
     E = matmul(sqrt(A), matmul(sqrt(congruent(P, B)), P))
-    return moved(congruent(E.mH, T), k + m)
+    return moved(congruent(E.mH, T), k + m + 4 * p)
 
 
 def _logeuclid(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
