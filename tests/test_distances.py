@@ -374,6 +374,24 @@ def test_compiled_complex(f: Callable[..., Tensor]) -> None:
     torch.testing.assert_close(grads, expected)
 
 
+@pytest.mark.parametrize("scale", [1e200, 4e307])
+def test_a_large_cotangent_of_large_covariances(scale: float) -> None:
+    """Its slopes are cut before they are multiplied with each other: what comes is shorter, and of the right direction."""
+    C, one = scale * torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)), torch.eye(3, dtype=torch.float64)
+    functions = (
+        lambda C: sg.frechet_distance(C[0], C, one[0], one),
+        lambda C: sg.frechet_distance_of(C, C.flip(-1)),
+        lambda C: sg.spd.distance(C, scale / 2 * one, metric="bures", squared=True),
+        lambda C: sg.spd.distance(C, scale / 2 * one, metric="bures"),
+    )
+    for function in functions:
+        X = C.clone().requires_grad_()
+        large, usual = (torch.autograd.grad(function(X), X, torch.tensor(g, dtype=C.dtype))[0] for g in (1e250, 1.0))
+        assert large.isfinite().all()
+        large, usual = (x / x.abs().max() for x in (large, usual))
+        torch.testing.assert_close(large, usual, rtol=1e-6, atol=1e-6)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
 @pytest.mark.parametrize("f", [FUNCTIONS["frechet_distance_of"], FUNCTIONS["cca_loss"], FUNCTIONS["cca_loss(k)"]])
 def test_every_scale(f: Callable[..., Tensor], dtype: torch.dtype) -> None:

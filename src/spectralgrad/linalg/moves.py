@@ -11,6 +11,7 @@ from .scaling import bounded, largest_number, on_parts, shifted
 
 REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
+_BITS = 1023  # of the largest number of float64
 _TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 
 
@@ -29,11 +30,12 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
 
 
 def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room.
+    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room, and so
+    does what a large cotangent makes of it.
 
     They are shorter than they should be there, and of the right direction.
     """
-    near = moved(x, k.clamp(max=most))
+    near = moved(held(x, _BITS - most), k.clamp(max=most))
     return (near - near.detach()) + moved(x.detach(), k)
 
 

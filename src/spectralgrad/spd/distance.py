@@ -65,7 +65,7 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     if squared:
         return returned(moved_last(square, 2 * k, _OVERFLOW), A)
     zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
-    return returned(moved(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k), A)
+    return returned(moved_last(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k, _OVERFLOW), A)
 
 
 def _norm(x: Tensor) -> Tensor:
