@@ -45,6 +45,22 @@ def test_second_derivatives(measure: str, metric: str) -> None:
     assert gradgradcheck(f, args, fast_mode=True)
 
 
+@pytest.mark.parametrize(("measure", "metric"), [("geodesic", "affine"), ("mean", "affine"), ("mean", "logeuclid")])
+def test_slopes_near_the_largest_number_are_finite(measure: str, metric: str) -> None:
+    """The result fits, and on the way back sums of its slopes must: within 2^12 of the end they are cut, before it exact."""
+    f, args = prepared(measure, metric, n=5)
+
+    def slopes(scale: float) -> torch.Tensor:
+        scaled = (scale * args[0].detach()).requires_grad_()
+        rest = [scale * x.detach() if x.ndim >= 2 else x.detach() for x in args[1:]]
+        out = f(scaled, *rest)
+        return torch.autograd.grad(out, scaled, torch.full_like(out, 4.0))[0]
+
+    largest = torch.finfo(torch.float64).max / 2 / max(float(x.detach().abs().max()) for x in args)
+    assert slopes(largest).isfinite().all()
+    torch.testing.assert_close(slopes(largest / 2**20), slopes(1.0), rtol=1e-10, atol=1e-12)
+
+
 BURES = [each for each in EVERY if each[1] == "bures" and each[0] != "mean"]
 
 

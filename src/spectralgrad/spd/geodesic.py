@@ -16,7 +16,7 @@ from spectralgrad.linalg.precision import hermitian_part, matmul
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
-from .spectra import LOG_2, congruent, exp, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
+from .spectra import LOG_2, congruent, exp, expanded, identity_like, log, moved_back, near_scale, sqrt, to_scale_1, whitener
 
 
 def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine") -> Tensor:
@@ -59,7 +59,7 @@ def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     whole = far.detach().round()
     inner = exp(t[..., None, None] * L + (far - whole)[..., None, None] * LOG_2 * identity_like(L))
     result = congruent(sqrt(A), inner)
-    return moved(result, (a + whole).expand(result.shape[:-2]))
+    return moved_back(result, (a + whole).expand(result.shape[:-2]))
 
 
 def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from spectralgrad.linalg.scaling import exponent
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import beyond_room, exp, log, sqrt
+from .spectra import beyond_room, exp, log, moved_back, sqrt
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -81,7 +81,7 @@ def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
     M = _log_euclidean(X, w) if metric == "logeuclid" else _implicit(X, w, metric)
     q = (w * k).sum(-1)
     whole = q.detach().floor()
-    return moved(M * torch.exp2(q - whole)[..., None, None], whole)
+    return moved_back(M * torch.exp2(q - whole)[..., None, None], whole)
 
 
 def _log_euclidean(X: Tensor, w: Tensor) -> Tensor:
