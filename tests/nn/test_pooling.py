@@ -183,7 +183,7 @@ def test_gradient_at_rank_48_with_torch_alone_is_not():
     X = y.flatten(2) - y.flatten(2).mean(-1, keepdim=True)
     w, V = torch.linalg.eigh(X @ X.mT / 49)
     (g,) = torch.autograd.grad((((V * w.clamp(min=0).sqrt().unsqueeze(-2)) @ V.mT) * G.float()).sum(), y)
-    assert not relative_error(g, root_gradient_reference(x, G, False)) < 1e-1
+    assert not relative_error(g, root_gradient_reference(x, G, False)) < 1e-2  # 1e-4 above; NaN, or 9e-2 on torch 2.15
 
 
 @pytest.mark.parametrize("shape", [(2, 64, 5, 5), (2, 16, 7, 7)], ids=["n<C", "n>C"])
