@@ -175,6 +175,10 @@ class Between(Definite):
     of_three: bool = False
 
     @property
+    def goes_in_twice(self) -> bool:  # type: ignore[override]
+        return self.of_three
+
+    @property
     def semi(self) -> bool:  # type: ignore[override]
         return self.metric == "bures" and not self.of_three
 
@@ -241,6 +245,8 @@ class Between(Definite):
 @dataclass(frozen=True)
 class Transport(Definite):
     """Of T, A with some entries made smaller, from A to B. The log-Euclidean one by T alone: A and B would need more."""
+
+    goes_in_twice = True
 
     def code(self, options: dict[str, Any]) -> str:
         fixed = ".detach()" if self.metric == "logeuclid" else ""

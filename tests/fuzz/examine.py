@@ -3,7 +3,7 @@
 import contextlib
 import math
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,9 +98,25 @@ def _pieces(code: str, X: Tensor, library: Any) -> Iterator[tuple[Tensor, Outcom
 
 
 def _finite(name: str, tensors: tuple[Tensor, ...]) -> Check:
+    return _none_is(name, tensors, _not_finite)
+
+
+def _not_finite(x: Tensor) -> Tensor:
+    return ~torch.isfinite(x)
+
+
+def _none_is(name: str, tensors: tuple[Tensor, ...], bad: Callable[[Tensor], Tensor]) -> Check:
     count = len(tensors[0])
-    bad = torch.stack([~torch.isfinite(x).reshape(count, -1).all(1).cpu() for x in tensors]).any(0)
-    return Check(name, torch.where(bad, math.inf, 0.0), tensors[0])
+    found = torch.stack([bad(x).reshape(count, -1).any(1).cpu() for x in tensors]).any(0)
+    return Check(name, torch.where(found, math.inf, 0.0), tensors[0])
+
+
+def _derivatives_are_finite(target: Any, outcome: Outcome) -> Iterator[Check]:
+    """Where torch adds two gradients, each of which may be the largest number, Inf is torch's."""
+    bad = torch.isnan if target.goes_in_twice else _not_finite
+    yield _none_is("gradient is finite", (outcome.gradient,), bad)
+    if outcome.second is not None:
+        yield _none_is("second derivative is finite", (outcome.second,), bad)
 
 
 def _raised(error: Exception, where: Tensor) -> tuple[Tensor, Check]:
@@ -112,9 +128,9 @@ def _raised(error: Exception, where: Tensor) -> tuple[Tensor, Check]:
 
 def _judged(target: Any, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
     yield _finite("value is finite", outcome.outputs)
-    yield _finite("gradient is finite", (outcome.gradient,))
-    if outcome.second is not None:
-        check = _finite("second derivative is finite", (outcome.second,))
+    gradient, *second = _derivatives_are_finite(target, outcome)
+    yield gradient
+    for check in second:
         check.ratio = torch.where(target.twice(X), check.ratio, 0.0)
         yield check
     yield from target.judge(options, X, outcome, library)
@@ -154,10 +170,8 @@ def _singly(target: Any, options: dict[str, Any], X: Tensor, status: Tensor, lib
             if kind == MUST_RAISE:
                 findings.checks.append((i, Check("raises nothing", torch.full((1,), math.inf), outcome.outputs[0])))
                 continue
-            tensors = (outcome.gradient,) if outcome.second is None else (outcome.gradient, outcome.second)
             findings.checks.append((i, _finite("value is finite", outcome.outputs)))
-            findings.checks.append((i, _finite("gradient is finite", tensors[:1])))
-            findings.checks.append((i, _finite("second derivative is finite", tensors[-1:])))
+            findings.checks += [(i, check) for check in _derivatives_are_finite(target, outcome)]
 
 
 def module(**replaced: Any) -> types.SimpleNamespace:

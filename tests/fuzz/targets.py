@@ -46,6 +46,7 @@ class Target:
     kinds: tuple[str, ...] = ("psd", "hermitian")
     # Y is what the library returned. Else operations of torch stand between, in which a second derivative may overflow.
     alone = True
+    goes_in_twice = False  # torch adds what comes back from two places
     refusals = ("DefinitenessError", "NonFiniteError")  # errors that a matrix which may or must raise may raise
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
