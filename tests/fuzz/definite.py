@@ -9,6 +9,7 @@ Where a function has a symmetry its gradient obeys an equation that no eigenvalu
 Of A = 2^a A' and B = 2^b B' the affine and log-Euclidean functions are 2^((1 - t) a + t b) times those of A' and B'.
 """
 
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,12 +87,13 @@ class Definite(Target):
         status = torch.full((len(X),), WORKS)
         for part in (X[:, :n], X[:, n:]):
             A, exponent = unit(part)
-            w = torch.linalg.eigvalsh(A)
+            finite = torch.isfinite(A).flatten(1).all(1)  # scales may be those of numbers that are none
+            w = torch.linalg.eigvalsh(torch.where(finite[:, None, None], A, torch.eye(n, dtype=A.dtype)))
             lowest, top = w[:, 0], w.abs().amax(-1)
+            status[~finite] = MUST_RAISE
             denormal = spacing(X.dtype, exponent) > ulp * top / 4  # what is left of such a matrix may be indefinite
             if self.semi:
-                status[lowest < -_DOUBT * n * ulp * top] = MAY_RAISE
-                status[denormal] = MAY_RAISE
+                status[((lowest < -_DOUBT * n * ulp * top) | denormal) & (status == WORKS)] = MAY_RAISE
                 continue
             status[((lowest <= _DOUBT * n * ulp * top) | denormal) & (status == WORKS)] = MAY_RAISE
             status[(lowest <= _SINGULAR * ulp * top - 4 * n * ulp * top) & ~denormal] = MUST_RAISE
@@ -198,6 +200,9 @@ class Between(Definite):
             p = _Pair.of(X)
             hard = torch.maximum(*p.conditions()) * torch.exp2((p.a - p.b).abs()) > _HARD[X.real.dtype]
             status[hard & (status == WORKS)] = MAY_RAISE
+        if self.of_three and self.metric == "affine":  # B relative to A has the product of both
+            lost = math.prod(_Pair.of(X).conditions()) * X.shape[-1] * eps(torch.float64) > 1
+            status[lost & (status == WORKS)] = MAY_RAISE
         return status
 
     def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
