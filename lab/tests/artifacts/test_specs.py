@@ -448,6 +448,29 @@ def test_numbers_that_several_tables_print_are_the_same() -> None:
     assert compared >= 14
 
 
+def test_claims_do_not_go_beyond_what_is_printed() -> None:
+    """Where a cell says otherwise, or is lost, the claim is the text's and no more."""
+
+    def mean(id: str, row: str, column: str, index: int = 0) -> float:
+        return mean_of(cell(id, row, column, index) or "")
+
+    by_size = [mean("nips19-table2", "SVD-PI: mean", f"d = {d}") for d in (8, 16, 32)]
+    assert by_size == sorted(by_size)
+    assert "can boost" in SPECS["nips19-table2"].claim
+    assert cell("nips19-table2", "PI: success rate", "d = 8") == "6.7%"
+    assert "very low success rates" in SPECS["pami-table4"].claim
+    norm = mean("pami-table6", "ResNet18 BN: mean", "Batch Norm", 1)
+    assert mean("pami-table6", "ResNet18 SVD-Taylor: mean", "d = 32") > norm
+    assert "batch norm" not in SPECS["pami-table6"].claim
+    for style, better in (("Cezanne", "PI-WCT"), ("Ukiyoe", "PI-WCT"), ("Mean", "SVD-WCT")):
+        accuracies = {row: mean("pami-table8", row, f"{style}: Acc.") for row in rows_of("pami-table8").rows}
+        del accuracies["Original"]
+        assert max(accuracies, key=lambda row: accuracies[row]) == better
+    assert "in the mean" in SPECS["pami-table8"].claim
+    assert cell("draft-table3", "ZCA(1 block): mean", "Error (%)") is None
+    assert "no conclusion" in SPECS["draft-table3"].claim
+
+
 def test_printed_differences_are_differences() -> None:
     """ECCV22 Tables 5 and 6 and PAMI Table 8 print differences to their first row: a second look at what was copied."""
     table = rows_of("eccv22-table5")

@@ -56,5 +56,5 @@ SPEC = Spec(
         short=BLOCK,
         paper=f"The draft does not give the size of the groups of ZCA: all 64 channels are whitened together. {BLOCK}",
     ),
-    claim="One layer is better than a whole block, and PCA better than ZCA.",
+    claim="The draft draws no conclusion. Its numbers: PCA in one layer is better than in a block, and than ZCA in a layer.",
 )

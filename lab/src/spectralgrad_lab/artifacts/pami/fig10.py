@@ -9,5 +9,5 @@ SPEC = Spec(
     form="pictures",
     make=later("style", "figure10"),
     says=says(),
-    claim="Clip-WCT and GD-WCT cannot remove the original style; SVD-WCT and PI-WCT can.",
+    claim="Clip-WCT and GD-WCT cannot remove the original style completely, in particular for Monet and Cezanne.",
 )

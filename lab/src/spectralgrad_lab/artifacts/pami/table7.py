@@ -49,5 +49,5 @@ SPEC = Spec(
         paper="AlexNet's protocol is not in the text: ECCV22's for pooling, 60 epochs, lr 0.1, x0.1 after 30 and 45, "
         f"weight decay 1e-4, batch 256; our AlexNet has batch norm. {BREAKS}",
     ),
-    claim="SVD-PI fails to converge at d = 256; SVD-Taylor is as good as the best in top-1 and best in top-5.",
+    claim="SVD-PI fails to converge at d = 256; SVD-Taylor is comparable with the best in top-1 and best in top-5.",
 )
