@@ -273,6 +273,25 @@ def test_svd_of_eccv22_has_a_stable_gradient() -> None:
             }
 
 
+@pytest.mark.parametrize("scale", ["short", "paper"])
+def test_what_is_not_the_texts_is_said_on_the_page(scale: Scale) -> None:
+    """ECCV22's stable gradient; how a pooled map is made smaller, and what of its root is handed on."""
+    pooled = set()
+    for id in TRAINED:
+        spec, said = SPECS[id], SPECS[id].says[scale]
+        assert not id.startswith("eccv22") or "«SVD» is Taylor(9)" in said
+        if any(trial.layer == "gcp" for trial in trials_of(spec, scale)):
+            pooled.add(id)
+            assert "A 1 x 1 convolution" in said
+            assert ("eq. 29" if spec.paper == "PAMI" else "eq. 44") in said
+            assert "upper triangle" in said
+    assert pooled == {"pami-table7", "eccv22-fig1", "eccv22-fig5", "eccv22-table5"}
+    with torch.device("meta"):
+        net: Any = [build(trials_of(SPECS[id], "paper")[0], 1000, 3, 224) for id in ("pami-table7", "eccv22-table5")]
+    found = [(layer.output, layer.normalize, layer.channels) for layer in (each.head[0] for each in net)]
+    assert found == [("triangle", "frobenius", 256), ("triangle", None, 256)]
+
+
 def test_the_short_form_of_table_4() -> None:
     entries = entries_of(SPECS["pami-table4"], "short")
     methods = {"BN": ("bn", "exact"), "SVD": ("zca", "svd"), "PI": ("zca", "pi"), "SVD-Clip": ("zca", "clip")}

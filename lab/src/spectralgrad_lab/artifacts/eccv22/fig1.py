@@ -11,8 +11,8 @@ from ..protocols.conditioning import (
     decorrelation,
     treatments,
 )
+from ..protocols.pooling import ROOT_SAYS, resnet18
 from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
-from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Spec
 
@@ -34,8 +34,8 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke=f"{SMOKE_SAYS} BN is watched over all 64 channels, of 9 inputs. {RANGE} {RANGE_POOL}",
-        short=f"{SHORT_SAYS} Pooling: {POOL_SAYS} {RANGE} {RANGE_POOL}",
-        paper=f"{PAPER_SAYS} {RANGE} {RANGE_POOL}",
+        short=f"{SHORT_SAYS} Pooling: {POOL_SAYS} {ROOT_SAYS} {RANGE} {RANGE_POOL}",
+        paper=f"{PAPER_SAYS} {ROOT_SAYS} {RANGE} {RANGE_POOL}",
     ),
     claim="Condition numbers: SVD about 1e12 in decorrelated BN and 1e16 in pooling; Newton-Schulz 1e5 and 1e15; BN 1e3.",
 )

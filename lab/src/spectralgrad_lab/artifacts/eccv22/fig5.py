@@ -1,8 +1,8 @@
 from spectralgrad_lab.records.results import Scale
 
 from ..protocols.conditioning import NEWTON, PAPER_SAYS, RANGE, RANGE_POOL, SVD, treatments
+from ..protocols.pooling import ROOT_SAYS, resnet18
 from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
-from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Spec
 
@@ -23,8 +23,8 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke=f"Three methods; pooling of 16 channels. {RANGE} {RANGE_POOL}",
-        short=f"{POOL_SAYS} {RANGE} {RANGE_POOL}",
-        paper=f"{PAPER_SAYS} {RANGE} {RANGE_POOL}",
+        short=f"{POOL_SAYS} {PAPER_SAYS} {ROOT_SAYS} {RANGE} {RANGE_POOL}",
+        paper=f"{PAPER_SAYS} {ROOT_SAYS} {RANGE} {RANGE_POOL}",
     ),
     claim="OLR and OW reduce the condition number by about 1e15, NOG by 2e15, all together by 5e15.",
 )

@@ -1,8 +1,8 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
 from ..protocols.conditioning import PAPER_SAYS, SMOKE, TABLE4, treatments
+from ..protocols.pooling import ROOT_SAYS, resnet18
 from ..protocols.pooling import SHORT_SAYS as POOL_SAYS
-from ..protocols.pooling import resnet18
 from ..protocols.protocol import cells, says
 from ..spec import Entry, Figure, Spec
 
@@ -46,8 +46,8 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="Pooling of 16 channels.",
-        short=POOL_SAYS,
-        paper=PAPER_SAYS,
+        short=f"{POOL_SAYS} {PAPER_SAYS} {ROOT_SAYS}",
+        paper=f"{PAPER_SAYS} {ROOT_SAYS}",
     ),
     claim="NOG, OW and OLR together are best, 0.7 % above SVD, and the solver never fails.",
 )

@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
-from ..protocols.pooling import SHORT_SAYS, alexnet
+from ..protocols.pooling import SHORT_SAYS, UNIT_SAYS, alexnet
 from ..protocols.protocol import SVD_PI, TAYLOR, Change, both_deflations, cells, says
 from ..spec import Entry, Spec
 
@@ -45,9 +45,9 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="The digits network with covariance pooling of 16 channels.",
-        short=f"{SHORT_SAYS} {BREAKS}",
-        paper="AlexNet's protocol is not in the text: ECCV22's for pooling, 60 epochs, lr 0.1, x0.1 after 30 and 45, "
-        f"weight decay 1e-4, batch 256; our AlexNet has batch norm. {BREAKS}",
+        short=f"{SHORT_SAYS} {UNIT_SAYS} {BREAKS}",
+        paper="AlexNet's protocol is not in the text, which names its ref. 2: ECCV22's for pooling, 60 epochs, lr 0.1, x0.1 "
+        f"after 30 and 45, weight decay 1e-4, batch 256; our AlexNet has batch norm. {UNIT_SAYS} {BREAKS}",
     ),
     claim="SVD-PI fails to converge at d = 256; SVD-Taylor is comparable with the best in top-1 and best in top-5.",
 )

@@ -31,11 +31,11 @@ SMOKE = (SVD, "SVD + SN", "SVD + OW", "SVD + NOG", "SVD + OLR", "SVD + NOG + OW 
 
 SMOKE_SAYS = "Groups of 8 channels."
 EPOCHS = 16  # at short
-SHORT_SAYS = f"ResNet-18 in the place of ResNet-50; {EPOCHS} epochs."
 PAPER_SAYS = (
-    "«SVD» is Taylor(9): the paper uses a stable gradient. eps is not in the text: 1e-2. With OW, NOG and OLR act on what "
-    "the optimizer holds, and OW starts at a random skew matrix: that of the kernel, reshaped."
+    "«SVD» is Taylor(9): the paper uses a stable gradient. eps and the weight of OL are not in the text: 1e-2, 1. With OW, "
+    "NOG and OLR act on what the optimizer holds, and OW starts at a random skew matrix: that of the kernel, reshaped."
 )
+SHORT_SAYS = f"ResNet-18 in the place of ResNet-50; {EPOCHS} epochs. {PAPER_SAYS}"
 SKEW_SAYS = (
     "The row «skew convolution» is OW as in the paper's ref. 45: the exponential of a skew convolution, applied by its "
     "series, to the image filled up with channels of zeros to 64; an output sees the whole image, so r = 64."

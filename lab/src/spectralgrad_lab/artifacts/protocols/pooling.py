@@ -10,6 +10,9 @@ from .protocol import DIGITS, PAPER, SHORT
 
 CHANNELS = {"smoke": 16, "short": 64, "paper": 256}  # after the 1 x 1 convolution: the size of the covariance
 SHORT_SAYS = "Tiny ImageNet in the place of ImageNet: 8 epochs, the first stage has stride 2; pooling of 64 channels."
+_REDUCTION = "A 1 x 1 convolution, batch norm and ReLU, not in the text, bring the map to the channels that are pooled."
+ROOT_SAYS = f"{_REDUCTION} The classifier sees the upper triangle of the root; eq. 44 hands on the whole matrix."
+UNIT_SAYS = f"{_REDUCTION} The classifier sees the upper triangle of S / |S|_F (eq. 29); Alg. 3 hands on S X."
 # eps is not in the texts for pooling: PAMI's, without which rounding alone would decide the smallest eigenvalues.
 _LAYER: dict[str, Any] = {"layer": "gcp", "method": "taylor", "iterations": 9, "eps": 1e-2}
 
