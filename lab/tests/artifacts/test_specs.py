@@ -18,7 +18,7 @@ from spectralgrad_lab.artifacts.protocols.protocol import SHORT, TAYLOR
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
 from spectralgrad_lab.models.build import build
-from spectralgrad_lab.models.layers import LayerOptions
+from spectralgrad_lab.models.layers import LayerOptions, norm_of
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
@@ -290,6 +290,37 @@ def test_what_is_not_the_texts_is_said_on_the_page(scale: Scale) -> None:
         net: Any = [build(trials_of(SPECS[id], "paper")[0], 1000, 3, 224) for id in ("pami-table7", "eccv22-table5")]
     found = [(layer.output, layer.normalize, layer.channels) for layer in (each.head[0] for each in net)]
     assert found == [("triangle", "frobenius", 256), ("triangle", None, 256)]
+
+
+def test_a_protocol_that_a_paper_does_not_print_is_said_to_be_anothers() -> None:
+    for id in TRAINED:
+        assert "NIPS19 and the draft print no epochs" in SPECS[id].says["paper"]
+    for id in ("draft-table2", "draft-table3"):
+        assert all("N H W - 1" in SPECS[id].says[scale] for scale in ("short", "paper"))
+    assert "no size of the pictures" in SPECS["pami-table9"].says["paper"]
+
+
+def test_the_last_map_of_tiny_imagenet_is_averaged_as_a_whole() -> None:
+    trial = next(trial for trial in trials_of(SPECS["pami-table6"], "paper") if trial.model == "resnet18")
+    net: Any = build(replace(trial, width=4, d=4), 200, 3, 64)
+    features = net.features(torch.randn(2, 3, 64, 64))
+    assert features.shape[-2:] == (8, 8)
+    assert net.mean.output_size == 1
+    assert all("8 x 8" in SPECS["pami-table6"].says[scale] for scale in ("short", "paper"))
+
+
+def test_a_fixed_number_of_eigenvectors_breaks_as_printed() -> None:
+    """With 32 of them the break at 99.99 % of the energy comes first, and the page says so."""
+    trials = {entry.row: entry.trials[0] for entry in entries_of(SPECS["nips19-table4b"], "paper")}
+    generator = torch.Generator().manual_seed(0)
+    signals, mix, noise = (torch.randn(*shape, generator=generator) for shape in ((8, 3, 8, 8), (64, 3), (8, 64, 8, 8)))
+    x = torch.einsum("cs,nshw->nchw", mix, signals) + 1e-3 * noise  # three directions carry all but a millionth
+    kept = {}
+    for rank in ("2", "32"):
+        y = norm_of(trials[rank])(64)(x).detach().double().transpose(0, 1).flatten(1)
+        kept[rank] = int(torch.linalg.matrix_rank(y @ y.mT, rtol=1e-9))
+    assert kept == {"2": 2, "32": 3}
+    assert "99.99 %" in SPECS["nips19-table4b"].says["paper"]
 
 
 def test_the_short_form_of_table_4() -> None:

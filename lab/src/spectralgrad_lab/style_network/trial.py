@@ -152,7 +152,7 @@ class StyleTrial(Described):
 
 
 # Smoke runs on a CPU in seconds and needs no file. Short is for one H200, all variants side by side. Paper is what the text
-# says: one network for each domain, 256 pixels, full precision; steps and batch are ours.
+# says, one network for each domain; size, precision, steps and batch are ours.
 _SCALES: dict[Scale, StyleTrial] = {
     "smoke": StyleTrial(
         data="embedded", size=64, crop=48, width=8, group_size=8, blocks=1, scales=1, features="network", steps=30, batch=2,

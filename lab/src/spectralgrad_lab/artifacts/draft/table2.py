@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, METHODS_SAYS, by_method
+from ..protocols.denoising import COLUMN, DRAFT_SAYS, METHODS_SAYS, by_method
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -28,8 +28,8 @@ SPEC = Spec(
     ),
     entries=lambda scale: by_method(scale, 0.95, 4),
     says=says(
-        short=METHODS_SAYS,
-        paper=f"Covariances are divided by N H W, where the draft divides by N H W - 1. {METHODS_SAYS}",
+        short=f"{DRAFT_SAYS} {METHODS_SAYS}",
+        paper=f"{DRAFT_SAYS} {METHODS_SAYS}",
     ),
     claim="PCA denoising at 95 % energy by SVD-PI outperforms batch norm.",
 )

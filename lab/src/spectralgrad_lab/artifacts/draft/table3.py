@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed, Scale
 
-from ..protocols.denoising import COLUMN, DENOISE
+from ..protocols.denoising import COLUMN, DENOISE, DRAFT_SAYS
 from ..protocols.protocol import BN, NIPS19, SVD_PI, Change, cells, cifar, says, seeds
 from ..spec import Entry, Spec
 
@@ -10,6 +10,7 @@ BLOCK = (
     "The draft does not say what «1 block» is. The rows of that name replace every norm of the first residual block, those "
     "with «stage» every norm of the first stage, which NIPS19 calls Block1; the norm after conv1 is batch norm in both."
 )
+GROUPS = "The draft does not give the size of the groups of ZCA: all 64 channels are whitened together."
 
 
 def entries(scale: Scale) -> tuple[Entry, ...]:
@@ -53,8 +54,8 @@ SPEC = Spec(
     entries=entries,
     says=says(
         smoke="Groups of 8 channels.",
-        short=BLOCK,
-        paper=f"The draft does not give the size of the groups of ZCA: all 64 channels are whitened together. {BLOCK}",
+        short=f"{GROUPS} {BLOCK} {DRAFT_SAYS}",
+        paper=f"{GROUPS} {BLOCK} {DRAFT_SAYS}",
     ),
     claim="The draft draws no conclusion. Its numbers: PCA in one layer is better than in a block, and than ZCA in a layer.",
 )

@@ -1,6 +1,6 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.denoising import COLUMN, SAYS, by_rank
+from ..protocols.denoising import COLUMN, RANK_SAYS, SAYS, by_rank
 from ..protocols.protocol import says
 from ..spec import Spec
 
@@ -24,6 +24,6 @@ SPEC = Spec(
         ),
     ),
     entries=by_rank,
-    says=says(short="2, 8, 16 and 32 eigenvectors.", paper=SAYS),
+    says=says(short=f"2, 8, 16 and 32 eigenvectors. {RANK_SAYS}", paper=f"{SAYS} {RANK_SAYS}"),
     claim="The error is stable for 8 to 32 eigenvectors and best for 16.",
 )

@@ -12,6 +12,13 @@ RANKS = (2, 4, 8, 16, 32)
 ITERATIONS = (1, 2, 4, 9, 14, 19, 29)
 COLUMN = "Error (%)"
 SAYS = "SVD-PI deflates as printed. Evaluation averages the covariance; with running = subspace, which no row has, Alg. 1's."
+RANK_SAYS = (
+    "Alg. 1's break at 99.99 % of the energy holds here too: with 32 eigenvectors it may come first, and fewer are kept."
+)
+DRAFT_SAYS = (
+    "As in NIPS19 features are standardised, covariances divided by N H W, and eps is 1e-4; the draft divides by N H W - 1 "
+    "and says nothing of the others."
+)
 METHODS_SAYS = (
     f"{SAYS} «PCA(SVD)» goes through the bare eigenvectors, as the paper's baseline; «projector» is the gradient across the "
     "cut alone, «two-sided» the deflation without loss, both ours."

@@ -141,7 +141,9 @@ SHORT_SAYS = (
     "Nesterov), 5 seeds where nothing else is said."
 )
 GRAPH_SAYS = "Images that do not fill a batch are left out; convolutions after the first are in bfloat16."
-
+PAPER_SAYS = (
+    "NIPS19 and the draft print no epochs and no learning rate: PAMI's. Crop and flip of CIFAR's images are in no text."
+)
 
 DEFLATION_SAYS = (
     "SVD-PI deflates as printed, M - M v v^T: the pairs reached through it have one degree less than the others. The row "
@@ -151,7 +153,11 @@ DEFLATION_SAYS = (
 
 def says(short: str = "", paper: str = "", smoke: str = "") -> dict[str, str]:
     """What the scales do differently, the common part first."""
-    texts = {"smoke": (SMOKE_SAYS, smoke), "short": (SHORT_SAYS, GRAPH_SAYS, short), "paper": (GRAPH_SAYS, paper)}
+    texts = {
+        "smoke": (SMOKE_SAYS, smoke),
+        "short": (SHORT_SAYS, GRAPH_SAYS, short),
+        "paper": (PAPER_SAYS, GRAPH_SAYS, paper),
+    }
     return {scale: " ".join(text).strip() for scale, text in texts.items()}
 
 

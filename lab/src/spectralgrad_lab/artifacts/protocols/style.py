@@ -18,7 +18,7 @@ HOPS = (
     "A hop whitens each picture by itself; the text writes statistics over the batch, C x BHW, which in its tests, with "
     "batches of 1, is the same. PI-WCT deflates as printed. Cezanne is a column where the data has that folder."
 )
-PAPER = "One network for each domain, 256 pixels. The text gives no steps, batch or learning rate: these are ours."
+PAPER = "One network for each domain. The text gives no size of the pictures, steps, batch or learning rate: these are ours."
 
 
 def says(more: str = "") -> dict[str, str]:
