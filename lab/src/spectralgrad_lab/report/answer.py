@@ -10,6 +10,7 @@ from .paired import Difference, differences
 from .panels import CURVES
 
 MANY = 5  # names in a list; more are counted
+APART = " What is marked as a misprint does not count."
 MODELS = {"digits": "a small residual network", "resnet18": "ResNet-18", "resnet50": "ResNet-50", "alexnet": "AlexNet"}
 DATA = {
     "digits": "scikit-learn's digits",
@@ -58,7 +59,8 @@ def trained(found: Findings) -> str:
 def answer(found: Findings) -> str:
     """What came out."""
     if found.result is not None and not found.cells:
-        said = {True: "Equal to the paper's own numbers.", False: "Differs from the paper's own numbers."}
+        apart = APART if any(printed.misprints for printed in found.spec.printed) else ""
+        said = {True: f"Equal to the paper's own numbers.{apart}", False: "Differs from the paper's own numbers."}
         first = found.result.remarks[0] if found.result.remarks else ""
         return said.get(found.result.agrees, first) if found.result.agrees is not None else first
     if not found.run:
