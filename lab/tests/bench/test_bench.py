@@ -459,6 +459,19 @@ def test_graph_compares_the_replayed_curve_with_the_eager_one(
     assert row.errors["eager again"] == 0
 
 
+@pytest.mark.parametrize(("kind", "label"), [("", "2x8x4x4"), ("channels_last", "2x8x4x4, channels_last")])
+def test_whitening_is_timed_in_the_memory_format_of_its_case(kind: str, label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = layers.layer_step
+
+    def seen(layer: Any, leaves: list[torch.Tensor], gradient: torch.Tensor) -> Any:
+        assert all(x.is_contiguous() != bool(kind) for x in (*leaves, gradient))
+        return steps(layer, leaves, gradient)
+
+    monkeypatch.setattr(layers, "layer_step", seen)
+    (row,) = layers.time_whitening(Case("whitening", 4, 2, 4.0, (2, 8, 4, 4), kind=kind), CPU_DEVICE, INSTANT)
+    assert row.case == label
+
+
 def test_missing_peer_leaves_an_empty_column(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "_package", lambda _: None)
     assert peers.inverse_roots() == {}

@@ -72,6 +72,23 @@ def test_page_holds_figures_targets_and_losses(place: tuple[Path, Path], capsys:
     assert str(target) in capsys.readouterr().out
 
 
+def test_cases_of_one_batch_have_columns_and_lines_of_their_own(tmp_path: Path) -> None:
+    labels = ("128x64x32x32", "128x64x32x32, channels_last")
+    rows = [
+        Row("whitening", label, d, 128, "ratio", figure + d, None, 4.0, False, "BatchNorm2d", 5)
+        for figure, label in enumerate(labels, 1)
+        for d in (4, 16)
+    ]
+    source, target = written(tmp_path, rows), tmp_path / "speed.md"
+    target.write_text(EMPTY)
+    page.write_page([source], target)
+    lines = [" ".join(line.split()) for line in target.read_text().splitlines()]
+    assert "| d | 128x64x32x32 | 128x64x32x32, channels_last |" in lines
+    assert "| 4 | 5 (<= 4, **missed**) | 6 (<= 4, **missed**) |" in lines
+    picture = (tmp_path / "figures" / "speed-some-gpu.svg").read_text()
+    assert all(f">{label}<" in picture for label in labels)
+
+
 def test_page_is_the_same_from_the_same_records(place: tuple[Path, Path]) -> None:
     source, target = place
     files = page.write_page([source, source], target)

@@ -88,7 +88,11 @@ CPU = [
     *_CPU_EIGH,
     *_accuracy(_CPU_EIGH),
     *(Case("inv_sqrtm", d, 256, 1 / 0.7) for d in (32, 64, 128)),
-    *(Case("whitening", d, 128, 4.0 if d <= 16 else 5.5, _MAPS) for d in (4, 16, 64)),
+    *(
+        Case("whitening", d, 128, 4.0 if d <= 16 else 5.5, _MAPS, kind=kind)
+        for kind in ("", "channels_last")
+        for d in (4, 16, 64)
+    ),
 ]
 
 # --quick: something of each section, in seconds. The first two keep their targets; the rest is too small to have one.

@@ -1,6 +1,7 @@
 """The sections on layers: whitening and a training step beside batch norm's, and covariance pooling."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -33,9 +34,11 @@ def layer_step(layer: Callable[[Tensor], Tensor], leaves: list[Tensor], gradient
 
 
 def time_whitening(case: Case, device: torch.device, effort: Effort) -> list[Row]:
-    """DecorrelatedBatchNorm2d with groups of d, in training, beside BatchNorm2d. kornia whitens all channels at once."""
-    leaves = [normal(*case.shape, device=device, seed=seed).requires_grad_() for seed in range(SETS)]
-    gradient = normal(*case.shape, device=device, seed=SETS)
+    """DecorrelatedBatchNorm2d with groups of d, in training, beside BatchNorm2d, in the memory format that ``case.kind``
+    names. kornia whitens all channels at once."""
+    form = getattr(torch, case.kind or "contiguous_format")
+    maps = [normal(*case.shape, device=device, seed=seed).contiguous(memory_format=form) for seed in range(SETS + 1)]
+    leaves, gradient = [x.requires_grad_() for x in maps[:SETS]], maps[SETS]
     channels = case.shape[1]
     ours = whitening_of(case.d)(channels).to(device)
     optional: dict[str, Build] = {}
@@ -44,7 +47,8 @@ def time_whitening(case: Case, device: torch.device, effort: Effort) -> list[Row
         optional[peers.KORNIA] = lambda: layer_step(kornia, leaves, gradient)
     baseline = (BATCH_NORM, layer_step(BatchNorm2d(channels).to(device), leaves, gradient))
     times = measure(layer_step(ours, leaves, gradient), baseline, optional, device, effort)
-    return [timed_row(case, times, BATCH_NORM, at_least=False)]
+    row = timed_row(case, times, BATCH_NORM, at_least=False)
+    return [replace(row, case=f"{case.label}, {case.kind}") if case.kind else row]
 
 
 def _training_step(norm: Norm, case: Case, device: torch.device, images: list[Tensor], labels: Tensor) -> Call:

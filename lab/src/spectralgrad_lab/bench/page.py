@@ -74,15 +74,21 @@ def _cell(rows: list[Row]) -> str:
     return f"{number(row.figure)}{unit}{goal}"
 
 
-def pivot(rows: list[Row]) -> str:
-    """The figures of one section, d downwards, and across the batches or, where there are several, the cases."""
+def _columns(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """The rows of one section by batch or, where there are several, by case."""
     by_case = len({row.case for row in rows}) > 1
-    columns = list(dict.fromkeys(row.case if by_case else f"B = {row.batch}" for row in rows))
+    columns: dict[str, list[Row]] = {}
+    for row in rows:
+        columns.setdefault(row.case if by_case else f"B = {row.batch}", []).append(row)
+    return columns
+
+
+def pivot(rows: list[Row]) -> str:
+    """The figures of one section, d downwards, and across what `_columns` says."""
+    columns = _columns(rows)
     lines = []
     for d in dict.fromkeys(row.d for row in rows):
-        some = [row for row in rows if row.d == d]
-        cells = [_cell([row for row in some if (row.case if by_case else f"B = {row.batch}") == name]) for name in columns]
-        lines.append([str(d), *cells])
+        lines.append([str(d), *(_cell([row for row in column if row.d == d]) for column in columns.values())])
     return record.table(["d", *columns], lines)
 
 
@@ -142,12 +148,11 @@ def draw(path: Path, folder: Path) -> Path | None:
 
 
 def _panel(axes: Any, rows: Sequence[Row]) -> None:
-    for batch in dict.fromkeys(row.batch for row in rows):
-        some = [row for row in rows if row.batch == batch]
+    for name, some in _columns(rows).items():
         x, y = [row.d for row in some], [row.figure or 0.0 for row in some]
         low = [row.spread[0] if row.spread else value for row, value in zip(some, y, strict=True)]
         high = [row.spread[1] if row.spread else value for row, value in zip(some, y, strict=True)]
-        (line,) = axes.plot(x, y, marker="o", markersize=4, label=f"B = {batch}")
+        (line,) = axes.plot(x, y, marker="o", markersize=4, label=name)
         axes.vlines(x, low, high, color=line.get_color(), linewidth=1)
         with_target = [row for row in some if row.target is not None]
         axes.scatter([row.d for row in with_target], [row.target for row in with_target], marker="_", color=line.get_color())
