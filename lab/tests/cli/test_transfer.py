@@ -161,6 +161,16 @@ def test_a_broken_frame_does_not_stop_the_others(film: Path, capsys: Captured) -
     assert "1 of 3 frames" in capsys.readouterr().err
 
 
+def test_a_frame_that_its_suffix_cannot_hold_does_not_stop_the_others(film: Path, capsys: Captured) -> None:
+    write_picture(film / "film" / "1.png", Picture(torch.rand(3, 4, 4), torch.zeros(4, 4)))
+    (film / "film" / "1.png").rename(film / "film" / "1.jpg")  # a PNG by its content
+    assert run(film, *PIXELS, content="film", out="made") == 1
+    assert sorted(path.name for path in (film / "made").iterdir()) == ["0.png", "2.png"]
+    error = capsys.readouterr().err
+    assert "1 of 3 frames" in error
+    assert "no transparency" in error
+
+
 # What is wrong is said in one line, with the exit code, and changes nothing.
 
 
@@ -181,6 +191,12 @@ def test_odd_pictures_pass(change: Callable[[Path], None], level: str, place: Pa
     assert read_picture(place / "out.png").colors.shape == read_picture(place / "content.png").colors.shape
 
 
+def long_exif() -> bytes:
+    exif = Image.Exif()
+    exif[37500] = b"a" * 2**16  # a note of the maker's; JPEG holds 65533 bytes of all
+    return exif.tobytes()
+
+
 WRONG: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "strength": (["--strength", "2"], {}, 2, "strength must be"),
     "suffix": ([], {"out": "out.xyz"}, 2, "must end in"),
@@ -190,6 +206,8 @@ WRONG: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "sheet is out": (["--sheet", "OUT"], {}, 2, "another file"),
     "out is a folder": ([], {"out": "folder.png"}, 2, "is a folder"),
     "no place": ([], {"out": "none/out.png"}, 1, "cannot be written"),
+    "too wide for WebP": (["--size", "16384"], {"content": "wide.png", "out": "out.webp"}, 2, "16383 pixels a side"),
+    "too much EXIF data": ([], {"content": "exif.png", "out": "out.jpg"}, 1, "too long"),
     "missing content": ([], {"content": "none.png"}, 1, "does not exist"),
     "missing style": ([], {"style": "none.png"}, 1, "does not exist"),
     "style is a folder": ([], {"style": "folder.png"}, 1, "is a folder"),
@@ -208,6 +226,8 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(what: str, place: Path, c
     (place / "folder.png").mkdir()
     (place / "corrupt.png").write_bytes(b"nothing")
     (place / "truncated.png").write_bytes((place / "content.png").read_bytes()[:600])
+    write_picture(place / "wide.png", torch.rand(3, 1, 64))
+    write_picture(place / "exif.png", Picture(torch.rand(3, 4, 4), exif=long_exif()))
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     options = [str(place / "out.png") if option == "OUT" else option for option in options]
     assert run(place, *PIXELS, *options, **names) == code

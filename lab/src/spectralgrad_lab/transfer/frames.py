@@ -59,16 +59,18 @@ def run_jobs(
     """Do one job after the other, each file whole before the next is begun; yields job, content and result.
 
     Raises:
-        PictureError: frames that could not be read, after all others are done.
+        PictureError: frames that could not be read or written, after all others are done.
+        OptionError: one job, whose result its suffix cannot hold.
     """
     jobs, faults = list(jobs), []
     for index, job in enumerate(jobs):
         try:
             content = read_picture(job.content)
-            require_suffix("transfer", job.out, content.alpha is not None)
+            longer = stylist.options.size or max(content.colors.shape[-2:])
+            require_suffix("transfer", job.out, content.alpha is not None, longer)
             result = stylist(content, _shifted(progress, index, len(jobs)))
             write_picture(job.out, result)
-        except PictureError as error:
+        except (PictureError, OptionError) as error:
             if len(jobs) == 1:
                 raise
             faults.append(str(error))

@@ -1,11 +1,13 @@
 """Picture files in and out: colours, transparency, orientation and colour profile; a file is written whole or not at all."""
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,16 +22,27 @@ if TYPE_CHECKING:
 
 __all__ = ["SUFFIXES", "Picture", "PictureError", "read_picture", "require_suffix", "resized", "write_picture"]
 
-# What can be written: the format, whether it holds transparency, and how it is saved. JPEG without chroma subsampling,
-# since halved chroma is what one sees first in a strongly coloured result.
-_FORMATS: dict[str, tuple[str, bool, dict[str, Any]]] = {
-    ".png": ("PNG", True, {}),
-    ".jpg": ("JPEG", False, {"quality": 95, "subsampling": 0}),
-    ".jpeg": ("JPEG", False, {"quality": 95, "subsampling": 0}),
-    ".webp": ("WEBP", True, {"quality": 95}),
-    ".tif": ("TIFF", True, {"compression": "tiff_deflate"}),
-    ".tiff": ("TIFF", True, {"compression": "tiff_deflate"}),
-    ".bmp": ("BMP", False, {}),
+
+class _Format(NamedTuple):
+    """What can be written: Pillow's name, whether it holds transparency, the most pixels a side, and how it is saved."""
+
+    name: str
+    transparent: bool
+    longest: float = math.inf
+    options: Mapping[str, Any] = MappingProxyType({})
+
+
+# JPEG without chroma subsampling, since halved chroma is what one sees first in a strongly coloured result.
+_JPEG = _Format("JPEG", False, 65500, {"quality": 95, "subsampling": 0})
+_TIFF = _Format("TIFF", True, options={"compression": "tiff_deflate"})
+_FORMATS = {
+    ".png": _Format("PNG", True),
+    ".jpg": _JPEG,
+    ".jpeg": _JPEG,
+    ".webp": _Format("WEBP", True, 16383, {"quality": 95}),
+    ".tif": _TIFF,
+    ".tiff": _TIFF,
+    ".bmp": _Format("BMP", False),
 }
 SUFFIXES = tuple(_FORMATS)
 _RGB_PROFILE = b"RGB "  # bytes 16 to 20 of an ICC profile say whose numbers it explains
@@ -170,8 +183,8 @@ def _interpolated(x: Tensor, shape: tuple[int, int]) -> Tensor:
     return small[0].clamp_(0, 1)
 
 
-def require_suffix(who: str, path: Path, alpha: bool = False) -> None:
-    """Raise unless a picture can be written under this name, with its transparency where it has one.
+def require_suffix(who: str, path: Path, alpha: bool = False, longer: int = 0) -> None:
+    """Raise unless a picture can be written under this name: with its transparency where it has one, and its longer side.
 
     >>> require_suffix("transfer", Path("a.gif"))
     Traceback (most recent call last):
@@ -180,8 +193,11 @@ def require_suffix(who: str, path: Path, alpha: bool = False) -> None:
     suffix = path.suffix.lower()
     if suffix not in _FORMATS:
         raise OptionError(f"`{who}`: {path} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}.")
-    if alpha and not _FORMATS[suffix][1]:
+    if alpha and not _FORMATS[suffix].transparent:
         raise OptionError(f"`{who}`: {path}: {suffix} holds no transparency, and the content has some. Take .png or .webp.")
+    longest = _FORMATS[suffix].longest
+    if longer > longest:
+        raise OptionError(f"`{who}`: {path}: {suffix} holds {longest} pixels a side, the result has {longer}. Take .png.")
 
 
 def write_picture(path: Path | str, picture: Picture | Tensor) -> Path:
@@ -197,13 +213,13 @@ def write_picture(path: Path | str, picture: Picture | Tensor) -> Path:
         The path.
 
     Raises:
-        OptionError: a suffix that is none of those, or one without transparency for a picture that has it.
+        OptionError: a suffix that is none of those, or one that does not hold the picture's transparency or its size.
         ShapeError: no (3, H, W).
         PictureError: a folder of that name, or a place that cannot be written to.
     """
     path = Path(path)
     picture = picture if isinstance(picture, Picture) else Picture(picture)
-    require_suffix("write_picture", path, picture.alpha is not None)
+    require_suffix("write_picture", path, picture.alpha is not None, max(picture.colors.shape[-2:], default=0))
     if picture.colors.ndim != 3 or picture.colors.shape[0] != 3 or 0 in picture.colors.shape:
         raise ShapeError(f"`write_picture`: the picture must have shape (3, H, W), got {tuple(picture.colors.shape)}.")
     options = {"icc_profile": picture.profile} if picture.profile else {}
@@ -217,9 +233,9 @@ def write_picture(path: Path | str, picture: Picture | Tensor) -> Path:
 def write_image(path: Path, image: "Image", options: dict[str, Any] | None = None) -> Path:
     """Write an image of Pillow's as the suffix says, whole or not at all."""
     require_suffix("write_picture", path)
-    name, _, usual = _FORMATS[path.suffix.lower()]
+    form = _FORMATS[path.suffix.lower()]
     with _replacing(path) as file:
-        image.save(file, format=name, **usual, **(options or {}))
+        image.save(file, format=form.name, **form.options, **(options or {}))
     return path
 
 
@@ -232,6 +248,6 @@ def _replacing(path: Path) -> Iterator[Any]:
         path = path.resolve(strict=False)  # through links: the file is replaced, not the link
         with replacing(path) as file:
             yield file
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a ring, before Python 3.13
+    except (OSError, RuntimeError, ValueError) as error:  # links in a ring, before Python 3.13; more than a format holds
         reason = getattr(error, "strerror", None) or error
         raise PictureError(f"`write_picture`: {path} cannot be written: {reason}. Nothing was changed.") from error
