@@ -74,6 +74,50 @@ def test_without_a_clear_difference_it_says_so(store: Store) -> None:
     assert "No difference from BN is clear at 95 %." in answer(gather(SPEC, "short", store))
 
 
+def test_each_difference_is_told_of_what_it_is_a_difference_from(store: Store) -> None:
+    """Two networks: each has a batch norm of its own."""
+    cells = networks(("resnet18", "cifar100", 25.0), ("resnet50", "cifar100", 22.0))
+    spec = record(store, cells, better=1.0)
+    said = answer(gather(spec, "short", store))
+    assert "Clearly below resnet18, BN seed by seed: resnet18, d = 8 (-1.00)." in said
+    assert "Clearly below resnet50, BN seed by seed: resnet50, d = 8 (-1.00)." in said
+
+
+def test_without_a_clear_difference_every_reference_is_named(store: Store) -> None:
+    spec = record(store, networks(("resnet18", "cifar100", 25.0), ("resnet50", "cifar100", 22.0)), better=0.0)
+    assert "No difference from resnet18, BN or resnet50, BN is clear at 95 %." in answer(gather(spec, "short", store))
+
+
+def test_the_best_is_told_of_each_data_set(store: Store) -> None:
+    """The error on CIFAR-10 is not «lower» than that on CIFAR-100."""
+    spec = record(store, networks(("resnet18", "cifar10", 5.0), ("resnet18", "cifar100", 25.0)), better=1.0)
+    said = answer(gather(spec, "short", store))
+    assert "Lowest mean error: resnet18, d = 8, 4.10 ± 0.10 %; resnet18, d = 8, 24.10 ± 0.10 %." in said
+
+
+Cells = dict[Entry, float]  # and the error of their batch norm
+
+
+def networks(*some: tuple[str, str, float]) -> Cells:
+    """For each network and set a cell of batch norm and one of whitening, with three seeds."""
+    found: Cells = {}
+    for model, data, error in some:
+        for column, how in (("BN", {}), ("d = 8", {"layer": "zca", "d": 8})):
+            trials = tuple(Trial(model=model, data=data, epochs=1, seed=seed, **how) for seed in range(3))
+            found[Entry(model, column, trials)] = error
+    return found
+
+
+def record(store: Store, cells: Cells, *, better: float) -> Spec:
+    for entry, base in cells.items():
+        for trial in entry.trials:
+            error = base + 0.1 * trial.seed - (better if trial.layer == "zca" else 0.0)
+            with store.recording(trial) as recording:
+                recording.append("epoch", epoch=0, seconds=1.0, train_loss=0.5, test_error=error)
+                recording.append("end", status="finished", reason="", test_error=error, best_error=error)
+    return Spec("nips19-table3", "NIPS19", "errors", "training", entries=always(tuple(cells)))
+
+
 def test_smoke_gives_no_answer_and_is_labelled_everywhere(store: Store, tmp_path: Path) -> None:
     fill(store, better=2.0)
     found = gather(SPEC, "smoke", store)

@@ -68,7 +68,7 @@ def answer(found: Findings) -> str:
     if not found.spec.is_judged(found.scale):
         return f"It runs: {found.finite} of {found.run} trainings stayed finite. That says nothing of the paper's question."
     parts = [_successes(found)]
-    parts += [_curves(found)] if found.spec.form in CURVES else [_best(found.cells)]
+    parts += [_curves(found)] if found.spec.form in CURVES else [_best(found)]
     parts += [_clear(differences(found.entries, found.cells), found.cells)] if found.spec.form not in CURVES else []
     return " ".join(part for part in parts if part)
 
@@ -87,14 +87,19 @@ def _successes(found: Findings) -> str:
     return f"Not always a success: {'; '.join(named[:MANY])}{more}; {others}."
 
 
-def _best(cells: Sequence[Cell]) -> str:
-    first = [cell for cell in cells if cell.figure == cells[0].figure or cell.figure in ("accuracy", "test_error")]
-    known = [cell for cell in first if cell.known and cell.figure in ("accuracy", "test_error")]
+def _best(found: Findings) -> str:
+    """The best cell of each data set: errors on different ones say nothing of each other."""
+    sets: dict[str, list[Cell]] = {}
+    for entry, cell in zip(found.entries, found.cells, strict=True):
+        if cell.known and cell.figure in ("accuracy", "test_error"):
+            sets.setdefault(entry.trials[0].data, []).append(cell)
+    known = [cell for some in sets.values() for cell in some]
     if len({cell.row for cell in known} | {cell.column for cell in known}) < 3:
         return f"Mean: {known[0].shown_mean()} %." if known else ""
-    best = min(known, key=lambda cell: -cell.mean if cell.is_accuracy else cell.mean)
-    what = "Highest mean accuracy" if best.is_accuracy else "Lowest mean error"
-    return f"{what}: {', '.join(filter(None, (best.row, best.column)))}, {best.shown_mean()} %."
+    best = [min(some, key=lambda cell: -cell.mean if cell.is_accuracy else cell.mean) for some in sets.values()]
+    what = "Highest mean accuracy" if best[0].is_accuracy else "Lowest mean error"
+    named = [f"{', '.join(filter(None, (cell.row, cell.column)))}, {cell.shown_mean()} %" for cell in best]
+    return f"{what}: {'; '.join(named)}."
 
 
 def _clear(found: Sequence[Difference], cells: Sequence[Cell]) -> str:
@@ -102,16 +107,16 @@ def _clear(found: Sequence[Difference], cells: Sequence[Cell]) -> str:
     if not found:
         several = len({cell.row for cell in cells if cell.run}) > 1
         return "Too few seeds to tell methods apart: fewer than 3 pairs." if several else ""
+    references = list(dict.fromkeys(x.reference for x in found))
     parts = []
-    for word, some in (
-        ("below", [x for x in found if x.is_clear and x.mean < 0]),
-        ("above", [x for x in found if x.is_clear and x.mean > 0]),
-    ):
-        if some:
-            named = [f"{', '.join(filter(None, (x.row, x.column)))} ({x.mean:+.2f})" for x in some]
-            more = f" and {len(named) - MANY} more" if len(named) > MANY else ""
-            parts.append(f"Clearly {word} {some[0].reference} seed by seed: {'; '.join(named[:MANY])}{more}.")
-    return " ".join(parts) or f"No difference from {found[0].reference} is clear at 95 %."
+    for reference in references:
+        clear = [x for x in found if x.is_clear and x.reference == reference]
+        for word, some in (("below", [x for x in clear if x.mean < 0]), ("above", [x for x in clear if x.mean > 0])):
+            if some:
+                named = [f"{', '.join(filter(None, (x.row, x.column)))} ({x.mean:+.2f})" for x in some]
+                more = f" and {len(named) - MANY} more" if len(named) > MANY else ""
+                parts.append(f"Clearly {word} {reference} seed by seed: {'; '.join(named[:MANY])}{more}.")
+    return " ".join(parts) or f"No difference from {' or '.join(references)} is clear at 95 %."
 
 
 def _curves(found: Findings) -> str:
