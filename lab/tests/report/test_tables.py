@@ -54,6 +54,15 @@ def test_statistics_equal_numpys(store: Store) -> None:
     assert cell.shown_mean() == "5.62 ± 1.35"
 
 
+def test_a_record_whose_monitor_is_null_has_no_count_of_failures(store: Store) -> None:
+    """Null is no damage: `lines` says so."""
+    some = replace(entry(1), figure="solver_failures")
+    with store.recording(some.trials[0]) as recording:
+        recording.append("epoch", epoch=0, monitor=None)
+        recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
+    assert measure(some, store).shown_mean() == "–"
+
+
 def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Store) -> None:
     top1 = entry(1)
     with store.recording(top1.trials[0]) as recording:

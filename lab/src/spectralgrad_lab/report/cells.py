@@ -153,7 +153,7 @@ def figure_of(outcome: Outcome, figure: Figure) -> tuple[float, float]:
     if figure == "test_error":
         return number(outcome.test_error), number(outcome.best_error)
     if figure == "solver_failures":
-        return sum(number(line.get("monitor", {}).get("solver_failures")) for line in outcome.epochs), math.nan
+        return sum(number((line.get("monitor") or {}).get("solver_failures")) for line in outcome.epochs), math.nan
     values = outcome.evaluated(figure)
     return (values[-1], min(values)) if values else (math.nan, math.nan)
 
