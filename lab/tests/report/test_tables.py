@@ -182,6 +182,8 @@ def test_a_success_is_better_than_guessing_in_its_last_epoch(store: Store) -> No
     assert (cell.mean, cell.seeds) == (10.0, (0,))  # what failed to learn has no part in the mean
     [line] = [line for line in group_failures([cell]) if "seed 1" in line]
     assert "did not converge: training loss 1.85, above 1.84 = 0.8 ln(10)" in line
+    learn(store, entry(4).trials[3], [9.0, 1e35], [50.0, 90.0])  # finite in float32
+    assert "training loss 1e+35, above" in group_failures([measure(entry(4), store)])[-1]
     smoke = measure(some, store, judged=False)
     assert (smoke.successes, smoke.shown_converged(), smoke.mean) == (2, "not judged", 50.0)
 

@@ -11,6 +11,7 @@ from spectralgrad_lab.records.store import Store
 
 DASH = "–"  # no trial finished, or none was run
 NOT_JUDGED = "not judged"
+LARGE = 1e4  # a loss from which its decimals say nothing
 ERRORS: dict[str, str] = {"accuracy": "test_error", "top5_accuracy": "top5_error"}  # 100 % less the accuracy
 
 
@@ -188,7 +189,8 @@ def measure(entry: Entry, store: Store, *, judged: bool = True) -> Cell:
 def _stray(outcome: Outcome) -> str:
     loss, classes = number(outcome.epochs[-1].get("train_loss")), outcome.classes or 0
     limit = CONVERGED * math.log(classes)
-    return f"did not converge: training loss {loss:.2f}, above {limit:.2f} = {CONVERGED} ln({classes})"
+    shown = f"{loss:.2f}" if loss < LARGE else f"{loss:.3g}"
+    return f"did not converge: training loss {shown}, above {limit:.2f} = {CONVERGED} ln({classes})"
 
 
 def finite_of(values: Sequence[float]) -> list[float]:
