@@ -153,6 +153,20 @@ def test_a_frame_that_is_there_is_kept_unless_told(film: Path, capsys: Captured)
     assert read_picture(kept).colors.shape == (3, 12, 16)
 
 
+@pytest.mark.parametrize("lost", ["style", "frame"])
+def test_no_frame_takes_the_place_of_what_it_is_made_from(lost: str, film: Path, capsys: Captured) -> None:
+    (film / "made").mkdir()
+    source = write_picture(film / "made" / "1.png", torch.rand(3, 8, 8))
+    if lost == "frame":
+        source.unlink()
+        source.symlink_to(film / "film" / "1.png")
+    before = source.read_bytes()
+    assert run(film, *PIXELS, "--overwrite", content="film", out="made", style="made/1.png") == 2
+    assert "would be lost" in capsys.readouterr().err
+    assert source.read_bytes() == before
+    assert len(list((film / "made").iterdir())) == 1
+
+
 def test_a_broken_frame_does_not_stop_the_others(film: Path, capsys: Captured) -> None:
     (film / "film" / "1.png").write_bytes(b"broken")
     assert run(film, *PIXELS, "--sheet", film / "sheet.png", content="film", out="made") == 1

@@ -50,7 +50,10 @@ def jobs_of(content: Path, style: Path, out: Path, overwrite: bool = False) -> l
     except OSError as error:
         raise PictureError(f"`transfer`: {out} cannot be made: {error.strerror}.") from error
     jobs = [Job(frame, out / frame.name) for frame in frames]
-    return [job for job in jobs if overwrite or not job.out.exists()]
+    jobs = [job for job in jobs if overwrite or not job.out.exists()]
+    for job in jobs:
+        _require_other(job.out, job.content, style)
+    return jobs
 
 
 def run_jobs(
