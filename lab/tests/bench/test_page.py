@@ -29,10 +29,10 @@ ROWS = [
 ]
 
 
-def written(folder: Path, rows: list[Row], load: float = 0.1) -> Path:
+def written(folder: Path, rows: list[Row], load: float = 0.1, stem: str = "bench-some-gpu") -> Path:
     about = record.circumstances("spectralgrad bench --gpu")
     about["machine"] |= {"gpu": "Some GPU", "gpu_memory_gib": 1.0, "cuda": "13.0", "load_average_1min": load, "cores": 2}
-    names = record.write(folder, "bench-some-gpu", about, [row.for_record() for row in rows], "whole table")
+    names = record.write(folder, stem, about, [row.for_record() for row in rows], "whole table")
     return folder / names[0]
 
 
@@ -100,6 +100,15 @@ def test_page_is_the_same_from_the_same_records(place: tuple[Path, Path]) -> Non
     page.write_page([fewer], target)
     assert target.read_bytes() != first[0]
     assert target.with_name("figures").joinpath("speed-some-gpu.svg").read_bytes() != first[1]
+
+
+def test_two_records_of_one_machine_have_a_figure_each(place: tuple[Path, Path]) -> None:
+    whole, target = place
+    part = written(whole.parent, [ROWS[2]], stem="bench-some-gpu-eigh")
+    figures = page.write_page([whole, part], target)[1:]
+    assert [path.name for path in figures] == ["speed-some-gpu.svg", "speed-some-gpu-eigh.svg"]
+    assert all(target.read_text().count(f"figures/{path.name})") == 1 for path in figures)
+    assert figures[0].read_bytes() != figures[1].read_bytes()
 
 
 def test_busy_machine_is_named(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def measured(path: Path, page: Path) -> str:
     if about.get("partial"):
         parts.append("**Partial**: stopped before the end.")
     if any(row.section in DRAWN for row in rows):
-        parts.append(f"![speed by d and batch, {name}]({FIGURES}/speed-{record.slug(name)}.svg)")
+        parts.append(f"![speed by d and batch, {name}]({FIGURES}/{_figure_of(path)})")
     for section in dict.fromkeys(row.section for row in rows):
         if section in on_request.SECTIONS:  # the whole table has it, with a column a method or a note
             parts.append(f"`{section}`: {EXPLAINED[section]}. See the whole table.")
@@ -123,6 +123,11 @@ def lost(path: Path) -> str:
     return "\n".join([f"{record.machine_name(about)}:", "", *found])
 
 
+def _figure_of(path: Path) -> str:
+    """The file name of a record's figure: its own, for a machine may have several records."""
+    return f"speed-{record.slug(path.stem.removeprefix('bench-'))}.svg"
+
+
 def draw(path: Path, folder: Path) -> Path | None:
     """Ratios by d, a line for each batch, a panel for each section; returns the SVG file, None if nothing is to draw."""
     from matplotlib import rc_context
@@ -134,7 +139,7 @@ def draw(path: Path, folder: Path) -> Path | None:
     panels = [section for section in DRAWN if any(row.section == section and row.figure is not None for row in rows)]
     if not panels:
         return None
-    file = folder / f"speed-{record.slug(name)}.svg"
+    file = folder / _figure_of(path)
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "spectralgrad", "svg.fonttype": "none"}):  # the same file from the same record
         figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
