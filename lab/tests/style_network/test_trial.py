@@ -71,6 +71,9 @@ def test_changes_and_the_factors_of_the_losses() -> None:
         ({"crop": 100}, "crop must be a multiple of 8"),
         ({"crop": 512}, "up to size 256"),
         ({"save": 75}, "multiple of every"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"seed": 2**64}, "seed must be a whole number"),
     ],
 )
 def test_what_no_training_can_use_is_refused(change: dict[str, object], words: str) -> None:

@@ -128,6 +128,8 @@ class StyleTrial(Described):
             value = getattr(self, name)
             if not (is_number(value) and value >= 0):
                 raise OptionError(f"`StyleTrial`: {name} must be a finite number >= 0, got {value!r}.")
+        if not (is_whole(self.seed, -(2**63)) and self.seed < 2**64):
+            raise OptionError(f"`StyleTrial`: seed must be a whole number in [-2^63, 2^64), as torch's, got {self.seed!r}.")
         self._require_sizes()
 
     def _require_sizes(self) -> None:
