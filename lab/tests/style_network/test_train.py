@@ -364,6 +364,9 @@ def test_the_command_trains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main([*command, "--set", "colour=1"]) == 2
     assert "--set takes name=value, got 'colour=1'" in capsys.readouterr().err
     assert main([*command, "--set", "lr=1e30", "--set", "steps=4"]) == 1
+    for wrong in ("nan", "-1"):
+        assert main([*command, "--seconds", wrong]) == 2
+        assert "`train-style`: --seconds must be a number >= 0" in capsys.readouterr().err
     assert main(["train-style", "--variant", "svd", "--records", str(tmp_path)]) == 2
     assert "variant must be one of" in capsys.readouterr().err
 

@@ -17,6 +17,7 @@ from spectralgrad_lab.style_network.train import place_of, told, trained
 from spectralgrad_lab.style_network.trial import DOMAINS, changes_of, style_trial
 from spectralgrad_lab.style_network.workplace import Workplace
 
+from .answers import require_options
 from .options import FOLDER, Changes, Data, Device, EncoderFile, Records, ScaleOption, Seconds
 
 ALL = ",".join(DOMAINS)
@@ -36,6 +37,7 @@ def train_style(
     change: Changes = None,
 ) -> None:
     """Train the style-transfer network: log, weights and contact sheets go into the records."""
+    require_options("train-style", device, seconds, data)
     kinds = tuple(filter(None, domains.split(",")))
     trial = style_trial(variant, scale, kinds, **changes_of("train-style", change or []))
     found = trained(
