@@ -185,6 +185,8 @@ def test_a_training_that_is_stopped_leaves_its_last_decoder(tmp_path: Path) -> N
         {"crop": 24},
         {"batch": 0},
         {"seconds": 0},
+        {"seconds": float("nan")},
+        {"rate": float("inf")},
         {"feature": -1},
         {"calm": -1},
         {"steps": 0},

@@ -24,6 +24,7 @@ from torch.nn import Conv2d
 from torch.nn.functional import interpolate, mse_loss
 
 from spectralgrad.errors import OptionError
+from spectralgrad.validation import is_number
 from spectralgrad_lab.data.artworks import PAINTINGS, Artworks, embedded_artworks, load_artworks
 from spectralgrad_lab.data.batches import crop
 from spectralgrad_lab.data.device import convolutions, torch_device
@@ -80,12 +81,14 @@ class Recipe:
         if self.crop % 8 or self.crop < 32:
             raise OptionError(f"`Recipe`: crop must be a multiple of 8, at least 32, got {self.crop}.")
         if (
-            min(self.batch, self.seconds, self.rate) <= 0
+            not all(map(is_number, (self.batch, self.seconds, self.rate, self.feature_weight, self.calm_weight)))
+            or min(self.batch, self.seconds, self.rate) <= 0
             or min(self.feature_weight, self.calm_weight) < 0
             or (self.steps is not None and self.steps < 1)
         ):
             raise OptionError(
-                f"`Recipe`: batch, seconds, rate and steps must be positive, feature and calm not negative, got {self}."
+                "`Recipe`: batch, seconds, rate and steps must be finite and positive, feature and calm not negative, got "
+                f"{self}."
             )
 
     @property
