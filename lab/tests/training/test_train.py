@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from lightning_fabric import Fabric
+from lightning_fabric.plugins import MixedPrecision
 
 from attack import kills
 from attack.kills import RANDOM
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm2d
-from spectralgrad_lab.data import DataError
+from spectralgrad_lab.data import DataError, load
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Recording, Store, StoreError
 from spectralgrad_lab.records.trial import Trial
@@ -600,3 +602,25 @@ def test_starting_bases_go_through_a_checkpoint(tmp_path: Path) -> None:
     checkpoint.set_bases(other, state["bases"], torch.device("cpu"))
     assert torch.equal(other[0].last_basis, model[0].last_basis)
     assert other[1].last_basis is None
+
+
+def test_the_scale_of_a_gradient_scaler_goes_through_a_checkpoint(tmp_path: Path) -> None:
+    """From the scale that it starts at, steps would be skipped again. Half precision is a GPU's; scalers run on the CPU."""
+    some = replace(TINY, precision="16-mixed")
+
+    def run() -> Run:
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+        fabric = Fabric(accelerator="cpu", devices=1, plugins=[MixedPrecision("16-mixed", "cpu", scaler=scaler)])
+        fabric.launch()
+        return Run(some, load("digits", train_samples=192, test_samples=64), fabric)
+
+    first, again = run(), run()
+    first.epoch(0)
+    checkpoint.save(tmp_path / "ckpt", first.state(0))
+    state = checkpoint.load(tmp_path / "ckpt", some.key)
+    assert state is not None
+    assert state["precision"]["scale"] > 4.0
+    again.restore(state)
+    assert again.state(0)["precision"] == first.state(0)["precision"]
+    del state["precision"]  # as an older version left it
+    again.restore(state)

@@ -110,6 +110,7 @@ class Run:
             "model": self.model.state_dict(),
             "bases": bases_of(self.model),
             "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),  # a gradient scaler's scale; else empty
             "random": random_state(),
         }
 
@@ -121,6 +122,8 @@ class Run:
         if self.lr is not None:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.lr
+        if state.get("precision"):  # older checkpoints have none
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
         set_random_state(state["random"])
         self.step = int(state["step"])
         self.finite = Finiteness(self.fabric.device, self.step)
