@@ -218,6 +218,7 @@ WRONG: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "out is content": ([], {"out": "content.png"}, 2, "would be lost"),
     "out is style": ([], {"out": "style.png"}, 2, "would be lost"),
     "sheet is out": (["--sheet", "OUT"], {}, 2, "another file"),
+    "no place for the sheet": (["--sheet", "none/sheet.png"], {}, 1, "cannot be written"),
     "out is a folder": ([], {"out": "folder.png"}, 2, "is a folder"),
     "no place": ([], {"out": "none/out.png"}, 1, "cannot be written"),
     "too wide for WebP": (["--size", "16384"], {"content": "wide.png", "out": "out.webp"}, 2, "16383 pixels a side"),

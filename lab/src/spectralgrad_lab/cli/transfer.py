@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.transfer.clock import Clock
-from spectralgrad_lab.transfer.frames import jobs_of, run_jobs
+from spectralgrad_lab.transfer.frames import jobs_of, require_place, run_jobs
 from spectralgrad_lab.transfer.matching import Coloring
 from spectralgrad_lab.transfer.options import TILE, Level, TransferOptions
 from spectralgrad_lab.transfer.pictures import read_picture, require_suffix
@@ -50,6 +50,7 @@ def run_transfer(
     )  # fmt: skip
     if sheet is not None:
         require_suffix("transfer", sheet)
+        require_place(sheet)
         for other in (content, style, out):
             if sheet.resolve() == other.resolve():
                 raise OptionError(f"`transfer`: --sheet must be another file than {other}. Name another.")

@@ -11,7 +11,7 @@ from .deep import Progress
 from .pictures import SUFFIXES, Picture, PictureError, read_picture, require_suffix, write_picture
 from .transfer import Stylist
 
-__all__ = ["Job", "jobs_of", "run_jobs"]
+__all__ = ["Job", "jobs_of", "require_place", "run_jobs"]
 
 
 class Job(NamedTuple):
@@ -35,7 +35,7 @@ def jobs_of(content: Path, style: Path, out: Path, overwrite: bool = False) -> l
     if not content.is_dir():
         require_suffix("transfer", out)
         _require_other(out, content, style)
-        _require_place(out)
+        require_place(out)
         if not content.exists():
             raise PictureError(f"`transfer`: {content} does not exist. Look for a misspelt name.")
         return [Job(content, out)]
@@ -90,10 +90,10 @@ def _shifted(progress: Progress | None, index: int, number: int) -> Progress | N
     return lambda done, total: progress(index * total + done, number * total)
 
 
-def _require_place(out: Path) -> None:
+def require_place(out: Path) -> None:
     """Say before the work, not after it, that its result cannot be written."""
     if out.is_dir():
-        raise OptionError(f"`transfer`: OUT must be a file, as CONTENT is, but {out} is a folder. Name a file in it.")
+        raise OptionError(f"`transfer`: a picture must be written to a file, but {out} is a folder. Name a file in it.")
     try:
         place = out.resolve()
         exists = place.exists()
