@@ -213,6 +213,8 @@ def long_exif() -> bytes:
 
 WRONG: dict[str, tuple[list[str], dict[str, str], int, str]] = {
     "strength": (["--strength", "2"], {}, 2, "strength must be"),
+    "size": (["--size", "999999"], {}, 2, "million pixels"),
+    "size of the style": (["--style-size", "99999"], {}, 2, "million pixels"),
     "suffix": ([], {"out": "out.xyz"}, 2, "must end in"),
     "no suffix": ([], {"out": "out"}, 2, "must end in"),
     "out is content": ([], {"out": "content.png"}, 2, "would be lost"),

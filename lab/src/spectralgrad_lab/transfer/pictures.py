@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError, ShapeError, SpectralError
-from spectralgrad_lab.data.decode import WIDE_MODES, known_formats, require_pixels, wide_grey
+from spectralgrad_lab.data.decode import MOST_PIXELS, WIDE_MODES, known_formats, require_pixels, wide_grey
 from spectralgrad_lab.drawing import as_image
 from spectralgrad_lab.files import replacing
 
@@ -162,6 +162,9 @@ def _from_inks(image: "Image") -> "Image":
 def resized(picture: Picture, longer: int | None) -> Picture:
     """The picture scaled so that its longer side has ``longer`` pixels; as it is for None.
 
+    Raises:
+        OptionError: it would have more pixels than are read.
+
     >>> resized(Picture(torch.rand(3, 20, 40)), 10).colors.shape
     torch.Size([3, 5, 10])
     """
@@ -170,6 +173,11 @@ def resized(picture: Picture, longer: int | None) -> Picture:
         return picture
     scale = longer / max(height, width)
     shape = max(1, round(height * scale)), max(1, round(width * scale))
+    if math.prod(shape) > MOST_PIXELS:
+        raise OptionError(
+            f"`transfer`: size {longer} makes {math.prod(shape) / 1e6:.0f} million pixels of {height} x {width}; a picture "
+            f"has at most {MOST_PIXELS / 1e6:.0f} million. Take a smaller one."
+        )
     if picture.alpha is None:
         return replace(picture, colors=_interpolated(picture.colors, shape))
     # Colours of transparent pixels mean nothing: they must not bleed into their neighbours.
