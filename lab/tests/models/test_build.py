@@ -258,6 +258,8 @@ def test_watched_batch_norm_is_batch_norm_with_a_covariance() -> None:
         ({"deflation": "printed"}, "deflation is that of svd-pi"),
         ({"layer": "zca", "method": "svd-pi", "deflation": "left"}, '"two-sided" or "printed"'),
         ({"layer": "zca", "through": "vectors"}, "through belongs to layer denoise"),
+        ({"layer": "bn", "running": "whitening"}, "running belongs to zca, pca and denoise"),
+        ({"layer": "gcp", "running": "whitening"}, "running belongs to zca, pca and denoise"),
         ({"layer": "denoise", "through": "pairs"}, "through must be"),
         ({"layer": "denoise", "running": "whitening"}, "running must be"),
         ({"first_stride": 0}, "first_stride must be"),

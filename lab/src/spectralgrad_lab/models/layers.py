@@ -149,6 +149,10 @@ def require_options(options: LayerOptions) -> None:
             f"`Trial`: deflation is that of svd-pi, got {options.deflation!r} for {method}. Leave it out: "
             "pi always deflates as printed."
         )
+    if options.running != "covariance" and layer in ("bn", "gcp"):
+        raise OptionError(
+            f"`Trial`: running belongs to zca, pca and denoise, got {options.running!r} for layer {layer}. Leave it out."
+        )
     if options.through != "projector" and layer != "denoise":
         raise OptionError(f"`Trial`: through belongs to layer denoise, got {options.through!r} for {layer}. Leave it out.")
     if layer == "bn":
