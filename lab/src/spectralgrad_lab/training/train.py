@@ -168,14 +168,14 @@ def _require_schedule(trial: Trial) -> None:
     for name in ("epochs", "batch", "evaluate"):
         if not is_whole(getattr(trial, name)):
             raise OptionError(f"`Trial`: {name} must be a whole number >= 1, got {getattr(trial, name)!r}.")
-    if not -(2**63) <= trial.seed < 2**64:
+    if not (is_whole(trial.seed, -(2**63)) and trial.seed < 2**64):
         raise OptionError(f"`Trial`: seed must lie in [-2^63, 2^64), as torch's, got {trial.seed!r}.")
-    for name in ("lr", "momentum", "weight_decay", "gamma"):
+    for name in ("lr", "momentum", "weight_decay", "gamma", "eps"):
         value = getattr(trial, name)
         if not (is_number(value) and value >= 0):
             raise OptionError(f"`Trial`: {name} must be a finite number >= 0, got {value!r}.")
-    if list(trial.milestones) != sorted(trial.milestones):
-        raise OptionError(f"`Trial`: milestones must be in ascending order, got {trial.milestones!r}.")
+    if not all(is_whole(epoch, 0) for epoch in trial.milestones) or list(trial.milestones) != sorted(trial.milestones):
+        raise OptionError(f"`Trial`: milestones must be epochs >= 0 in ascending order, got {trial.milestones!r}.")
     if trial.schedule not in SCHEDULES:
         raise OptionError(f"`Trial`: schedule must be one of {', '.join(SCHEDULES)}, got {trial.schedule!r}.")
     if trial.nesterov and trial.momentum == 0:
