@@ -239,6 +239,16 @@ def test_batch_norm_is_watched_and_trains_as_if_it_were_not(tmp_path: Path, monk
         assert (one["train_loss"], one["test_loss"]) == (two["train_loss"], two["test_loss"])
 
 
+def test_every_group_of_a_watched_batch_norm_counts(tmp_path: Path) -> None:
+    """One start, one step: whitening in the same groups sees the same covariances."""
+    small = replace(TINY, epochs=1, train_samples=64, batch=64, d=16)
+    norm, whitened = (
+        train(replace(small, layer=layer), Store(tmp_path / layer)).epochs[0]["monitor"] for layer in ("bn", "zca")
+    )
+    for name in ("condition_range", "condition_shifted", "mean_ratio"):
+        assert norm[name] == pytest.approx(whitened[name], rel=1e-3)
+
+
 def test_condition_on_the_range_is_told_before_eps_and_for_every_method(tmp_path: Path) -> None:
     """One start, one step: SVD, Newton-Schulz and batch norm see one covariance, whatever eps shifts it by."""
     small = replace(TINY, epochs=1, train_samples=64, batch=64)

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import Module
 
 from spectralgrad.linalg.precision import widest
-from spectralgrad.nn.base import BatchStatistics
 from spectralgrad.nn.pooling import CovariancePool2d
 from spectralgrad.validation import is_transformed
 
@@ -53,7 +52,7 @@ class Tap:
         C = self.layer.last_covariance
         if not isinstance(C, Tensor) or C is self.seen or is_transformed(C) or C.numel() == 0:
             return None
-        return C if isinstance(self.layer, BatchStatistics) else C[:samples]
+        return C[:samples] if isinstance(self.layer, CovariancePool2d) else C
 
     def gradient_norms(self) -> tuple[Tensor | None, Tensor | None]:
         """Of all gradients of this step together: with respect to the output, and to the input."""
