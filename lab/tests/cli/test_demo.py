@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from spectralgrad_lab.cli import main, why
 from spectralgrad_lab.cli.demo import BASE, METHODS, SEEDS, SIZES, SPEC, conclusion, entries
@@ -79,6 +80,22 @@ def test_the_picture_of_why_is_measured(tmp_path: Path, monkeypatch: pytest.Monk
     assert all(x > 0 for x in curves[f"{why.NORMS}: Exact"].y)
     assert len(gather(why.WHY, "smoke", _saved(tmp_path, found)).panels) == 4
     assert re.match(r"Why: at d = 64, in step [12], ", found.remarks[0])  # rounding says when it dies, if at all
+
+
+def test_why_trains_again_with_the_threads_of_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker has one and this process all: sums would round otherwise, and SVD die elsewhere or not at all."""
+    threads, before = [], torch.get_num_threads()
+    torch.set_num_threads(1)
+    store = Store(tmp_path)
+    end(store, replace(BASE, layer="zca", method="svd", d=64, seed=0), 0.1)
+    torch.set_num_threads(2)
+    seen = why.Seen([torch.ones(1, 64)], [1.0])
+    monkeypatch.setattr(why, "_watch", lambda _: threads.append(torch.get_num_threads()) or seen)
+    try:
+        why.why("smoke", Workplace(tmp_path, None, "cpu", print))
+        assert (set(threads), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def _saved(folder: Path, found: Computed) -> Store:

@@ -41,8 +41,9 @@ def why(scale: Scale, place: Workplace) -> Computed:
     trials = [replace(BASE, layer="zca", method="svd", d=size, seed=seed) for seed in range(SEEDS)]
     trial = next((trial for trial in trials if _step(store, trial)[1]), trials[0])
     epochs = math.ceil(_step(store, trial)[0] / _steps_of_an_epoch(store, trial)) or 1
-    seen = {name: _watch(replace(trial, method=method, epochs=epochs)) for name, method in SHOWN.items()}
-    small = _watch(replace(trial, d=SIZES[0], epochs=1))
+    with _threads_of(store, trial):
+        seen = {name: _watch(replace(trial, method=method, epochs=epochs)) for name, method in SHOWN.items()}
+        small = _watch(replace(trial, d=SIZES[0], epochs=1))
     spectrum, first = seen["SVD"].eigenvalues[-1][0], small.eigenvalues[-1][0]
     curves = [
         *_lines(GAPS, {f"d = {size}": _gaps(spectrum), f"d = {SIZES[0]}": _gaps(first)}),
@@ -70,6 +71,17 @@ WHY = Spec(
     judged=True,
     says={"smoke": f"The demo's training of SVD at d = {SIZES[-1]}, again, with Taylor and Exact on the same batches."},
 )
+
+
+@contextmanager
+def _threads_of(store: Store, trial: Trial) -> Iterator[None]:
+    """As many of torch's threads as the record names: with others sums round otherwise, and that decides when it dies."""
+    before, lines = torch.get_num_threads(), store.lines(trial)
+    torch.set_num_threads(lines[0].get("machine", {}).get("torch_threads", before) if lines else before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _watch(trial: Trial) -> Seen:
