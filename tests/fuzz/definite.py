@@ -87,7 +87,7 @@ class Definite(Target):
         status = torch.full((len(X),), WORKS)
         for part in (X[:, :n], X[:, n:]):
             A, exponent = unit(part)
-            finite = torch.isfinite(A).flatten(1).all(1)  # scales may be those of numbers that are none
+            finite = torch.isfinite(A).flatten(1).all(1)  # a scale may have made Inf of an entry
             w = torch.linalg.eigvalsh(torch.where(finite[:, None, None], A, torch.eye(n, dtype=A.dtype)))
             lowest, top = w[:, 0], w.abs().amax(-1)
             status[~finite] = MUST_RAISE

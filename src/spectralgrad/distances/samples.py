@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import ShapeError
-from spectralgrad.linalg.moves import REAL, cast
+from spectralgrad.linalg.moves import REAL_DTYPE, cast
 from spectralgrad.linalg.precision import widest
 from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
 
@@ -61,7 +61,7 @@ def promoted(*tensors: Tensor) -> torch.dtype:
 
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
-    return REAL.get(dtype, dtype)
+    return REAL_DTYPE.get(dtype, dtype)
 
 
 def widened(x: Tensor, dtype: torch.dtype) -> Tensor:

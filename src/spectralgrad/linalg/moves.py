@@ -9,7 +9,7 @@ from torch.autograd import Function
 from .calculus import apply
 from .scaling import bounded, largest_number, on_parts, shifted
 
-REAL = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
+REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
 _BITS = 1023  # of the largest number of float64
 _TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
@@ -98,7 +98,7 @@ class _Cast(Function):  # twice, for torch.compile and for the rest: see calculu
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.is_complex():
-            return on_parts(lambda part: _Cast.forward(part, REAL[dtype]), x)
+            return on_parts(lambda part: _Cast.forward(part, REAL_DTYPE[dtype]), x)
         largest = torch.finfo(dtype).max
         if largest >= largest_number(x):
             return x.to(dtype)

@@ -11,12 +11,12 @@ C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.moves import moved
+from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
-from .spectra import LOG_2, congruent, exp, expanded, identity_like, log, moved_back, near_scale, sqrt, to_scale_1, whitener
+from .spectra import END, LOG_2, congruent, exp, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
 
 
 def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine") -> Tensor:
@@ -59,7 +59,7 @@ def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     whole = far.detach().round()
     inner = exp(t[..., None, None] * L + (far - whole)[..., None, None] * LOG_2 * identity_like(L))
     result = congruent(sqrt(A), inner)
-    return moved_back(result, (a + whole).expand(result.shape[:-2]))
+    return moved_last(result, (a + whole).expand(result.shape[:-2]), END)
 
 
 def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.calculus import is_constant
-from spectralgrad.linalg.moves import moved
+from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
 from spectralgrad.linalg.scaling import exponent
 
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import beyond_room, exp, log, moved_back, sqrt
+from .spectra import END, beyond_room, exp, log, sqrt
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -81,7 +81,7 @@ def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
     M = _log_euclidean(X, w) if metric == "logeuclid" else _implicit(X, w, metric)
     q = (w * k).sum(-1)
     whole = q.detach().floor()
-    return moved_back(M * torch.exp2(q - whole)[..., None, None], whole)
+    return moved_last(M * torch.exp2(q - whole)[..., None, None], whole, END)
 
 
 def _log_euclidean(X: Tensor, w: Tensor) -> Tensor:

@@ -12,14 +12,14 @@ from torch import Tensor
 from spectralgrad.linalg.calculus import directional, evaluate
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.functions import Spectral
-from spectralgrad.linalg.moves import held, moved
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Scalar, Sqrt
 from spectralgrad.linalg.scaling import exponent
 
 LOG_2 = math.log(2.0)
 _ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
-_SUMS = 12  # bits below the largest number at which slopes are cut, so that sums of them are numbers
+END = 1011  # the exponent of a result up to which its slopes are exact; beyond it sums of them would be no numbers
 _STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
 
 
@@ -67,11 +67,6 @@ def to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
     """X / 2^k and k (*B,)."""
     k = exponent(X.detach())
     return moved(X, -k), k
-
-
-def moved_back(X: Tensor, k: Tensor) -> Tensor:
-    """X 2^k (*B, n, n), a result. Within 2^12 of the largest number its slopes are cut, and shorter than they should be."""
-    return moved(held(X, _SUMS), k)
 
 
 def beyond_room(k: Tensor) -> Tensor:
