@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.linalg.calculus import call, composed_gradients, in_transform, is_plain_backward
+from spectralgrad.linalg.autograd import call, composed_gradients, in_transform, is_plain_backward
 from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import at_hand

@@ -14,7 +14,7 @@ from torch.autograd import Function
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import clouds
 from spectralgrad.kernels.clouds import Clouds, Rounding, Slopes
-from spectralgrad.linalg.calculus import call, composed_gradients, in_transform, is_plain_backward
+from spectralgrad.linalg.autograd import call, composed_gradients, in_transform, is_plain_backward
 
 from .procrustes import NOT_UNIQUE
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.linalg.calculus import Sum, call
+from spectralgrad.linalg.autograd import Sum, call
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import exponent, shifted
 
@@ -18,7 +18,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     return result
 
 
-class _Product(Function):  # twice, for torch.compile and for the rest: see linalg/calculus.py
+class _Product(Function):  # twice, for torch.compile and for the rest: see linalg/autograd.py
     @staticmethod
     def forward(a: Tensor, b: Tensor) -> Tensor:
         p, q = exponent(a), exponent(b)

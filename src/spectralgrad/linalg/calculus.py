@@ -17,16 +17,15 @@ Both derivatives are computed at scale 1 where they would overflow or underflow 
 potential says how it does so, in `at_scale_1`.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from spectralgrad.compiling import constant_when_compiled
 from spectralgrad.validation import under_vmap
 
+from .autograd import batched, call, differentiated_again, is_constant, refuse_third_derivative
 from .precision import widest
 from .scaling import (
     are_finite,
@@ -101,42 +100,6 @@ class AnyScale:
         return True
 
 
-@constant_when_compiled
-def inside_transform() -> bool:
-    """Whether a transform of torch.func is at work; for compiled code too."""
-    return bool(torch._C._are_functorch_transforms_active())
-
-
-def apply(function: type[Function], *args: Any) -> Any:
-    """``function.apply(*args)``, less the 60 us for which it inspects the signature of ``forward``.
-
-    Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and the call below.
-    """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
-        return function.apply(*args)
-    return super(Function, function).apply(*args)  # type: ignore[misc]
-
-
-def call(function: type[Function], *args: Any) -> Any:
-    """`apply`, and an error where torch.compile would ignore the gradient."""
-    if torch.compiler.is_compiling() and inside_transform():
-        raise NotImplementedError(
-            "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
-            "function and call backward(), or use the transform without torch.compile."
-        )
-    return apply(function, *args)
-
-
-def in_transform() -> bool:
-    """Whether forward mode or a transform of torch.func is at work; not for compiled code."""
-    return forward_ad._current_level >= 0 or bool(torch._C._are_functorch_transforms_active())
-
-
-def is_constant(M: Tensor) -> bool:
-    """Whether no derivative with respect to ``M`` can be asked for: then only a Function's forward pass is needed."""
-    return not (M.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling() and not in_transform()
-
-
 def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
     """f(M), differentiable twice, in both modes."""
     if is_constant(M):
@@ -147,7 +110,7 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
-    if torch.compiler.is_compiling() or not _differentiated_again():  # there is no compiled double backward
+    if torch.compiler.is_compiling() or not differentiated_again():  # there is no compiled double backward
         return first_derivative(potential, factors, E)
     return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
 
@@ -203,97 +166,7 @@ def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Te
     return _Second.apply(potential, E1, E2, *factors)  # type: ignore[no-any-return]
 
 
-def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
-    """vmap's hidden dimension moved to the front of each tensor: all code here takes any leading shape."""
-    return [
-        x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-        for x, dim in zip(tensors, dims, strict=True)
-    ]
-
-
-def _differentiated_again() -> bool:
-    """Whether what a backward pass computes now may be differentiated again: create_graph, forward mode, torch.func."""
-    return torch.is_grad_enabled() or in_transform()
-
-
-def is_plain_backward(*cotangents: Tensor) -> bool:
-    """Whether nothing looks into what a backward pass does with these: then a kernel may do it."""
-    compiling = torch.compiler.is_compiling()
-    return not compiling and not _differentiated_again() and not any(map(in_batched_backward, cotangents))
-
-
-def composed_gradients(
-    needed: Sequence[bool], composition: Callable[..., Any], inputs: tuple[Any, ...], grads: tuple[Any, ...]
-) -> list[Any]:
-    """The gradients of those inputs that are needed through autograd's own composition, differentiable again.
-
-    Taken at aliases of the inputs: at the inputs themselves they would include paths from one to another.
-    """
-    with torch.enable_grad():
-        aliases = [x.view_as(x) if need else x for x, need in zip(inputs, needed, strict=True)]
-        out = composition(*aliases)
-    wanted = [x for x, need in zip(aliases, needed, strict=True) if need]
-    found = iter(torch.autograd.grad(out, wanted, grads, create_graph=torch.is_grad_enabled()))
-    return [next(found) if need else None for need in needed]
-
-
-def refuse_third_derivative() -> NoReturn:
-    """What backward and jvp of a second derivative do."""
-    raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
-
-
-# Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost without a word. What
-# is done there is done by Functions; these two are for the simplest steps.
-
-
-class Copy(Function):
-    """x, for use inside jvp."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x.clone()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
-        return tangent.clone()
-
-
-class Sum(Function):
-    """a + b, for use inside jvp."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(a: Tensor, b: Tensor) -> Tensor:
-        return a + b
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, grad
-
-    @staticmethod
-    def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
-        return ta + tb
-
-
-class _Value(Function):
-    # Dynamo refuses a Function that defines jvp once a gradient is asked for. So it comes twice: plain for torch.compile,
-    # and below it with jvp and vmap for everything else.
-
+class _Value(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
         # After a graph break this frame may be compiled on its own, with a tolerance from outside.

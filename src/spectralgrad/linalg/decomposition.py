@@ -27,7 +27,7 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .calculus import batched, call, in_transform, is_constant
+from .autograd import batched, call, differentiated_again, is_constant
 from .scaling import at_hand, exponent, in_batched_backward, is_ordinary, shifted
 
 Some = Sequence[Tensor | None]
@@ -157,7 +157,7 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
     if _is_ordinary(decomposition, factors, cotangents):
         return decomposition.pullback(factors, cotangents)
-    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() or in_transform()):
+    if torch.compiler.is_compiling() or not differentiated_again():
         return _pull_scaled(decomposition, factors, cotangents)
     pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
     return pulled
@@ -292,7 +292,7 @@ class _Push(Function):
         return jvp_by_vjps(ctx.pushed, ctx.saved_tensors, [tangents[i] for i in ctx.given])
 
 
-class _Factors(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Factors(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(decomposition: Decomposition, tolerance: float | None, A: Tensor, B: Tensor | None) -> tuple[Tensor, ...]:
         matrices = (A,) if B is None else (A, B)

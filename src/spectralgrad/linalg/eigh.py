@@ -21,7 +21,7 @@ from spectralgrad.validation import (
     require_one_of,
 )
 
-from .calculus import Copy, call
+from .autograd import Copy, call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Scales, Some, factorise
 from .power.iteration import power_eigh
@@ -187,7 +187,7 @@ def _read(who: str, M: Tensor, UPLO: Triangle | None) -> tuple[Tensor, float | N
     return call(function, X, UPLO == "U"), asymmetry_tolerance(M)
 
 
-class _FromTriangle(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _FromTriangle(Function):  # twice, for torch.compile and for the rest: see autograd.py
     """The Hermitian matrix with a given triangle; its derivative is the identity, as if all of M had been read."""
 
     @staticmethod

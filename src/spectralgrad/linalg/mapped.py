@@ -19,7 +19,8 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .calculus import AnyScale, Copy, Sum, batched, call, first_derivative, refuse_third_derivative, second_derivative
+from .autograd import Copy, Sum, batched, call, refuse_third_derivative
+from .calculus import AnyScale, first_derivative, second_derivative
 from .elementwise import Elementwise
 
 Factors = tuple[Tensor, ...]  # two, or three

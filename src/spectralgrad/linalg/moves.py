@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .calculus import apply
+from .autograd import apply
 from .scaling import bounded, largest_number, on_parts, shifted
 
 REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
@@ -49,7 +49,7 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
     return result
 
 
-class _Moved(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Moved(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(x: Tensor, k: Tensor) -> Tensor:
         return shifted(x, k)
@@ -72,7 +72,7 @@ class _MovedFunc(_Moved):
         return moved(tangent, *ctx.saved_tensors)
 
 
-class _Held(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Held(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(x: Tensor, bits: int) -> Tensor:
         return x.clone()
@@ -94,7 +94,7 @@ class _HeldFunc(_Held):
         return held(tangent, ctx.bits)
 
 
-class _Cast(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Cast(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
         if x.is_complex():

@@ -30,7 +30,8 @@ from spectralgrad.kernels import small_svd
 from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed, require_finite
 
 from . import planes
-from .calculus import AtScale1, call, composed_gradients, evaluate, in_transform, is_constant, is_plain_backward
+from .autograd import call, composed_gradients, in_transform, is_constant, is_plain_backward
+from .calculus import AtScale1, evaluate
 from .choices import AUTO, PolarWay, for_polar, polar_way
 from .moves import cast, moved
 from .precision import hermitian_part, matmul

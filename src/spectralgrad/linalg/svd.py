@@ -23,7 +23,7 @@ from torch.autograd import Function
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_flag
 
-from .calculus import batched, call
+from .autograd import batched, call
 from .choices import AUTO, ByRule, for_svd
 from .decomposition import Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
@@ -206,7 +206,7 @@ def _completed(U: Tensor, A: Tensor) -> Tensor:
     return torch.cat([U, call(function, U, A)], -1)
 
 
-class _Complement(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Complement(Function):  # twice, for torch.compile and for the rest: see autograd.py
     """Orthonormal columns (*B, m, m - k) beside those of U; no gradient may reach them."""
 
     @staticmethod

@@ -16,7 +16,8 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .calculus import AnyScale, batched, call, derivative, is_constant, refuse_third_derivative
+from .autograd import batched, call, is_constant, refuse_third_derivative
+from .calculus import AnyScale, derivative
 from .scaling import bounded, exponent, shifted
 
 Factors = tuple[Tensor, ...]
@@ -68,7 +69,7 @@ def _gradient(trace: Trace, *factors: Tensor) -> Tensor:
     return call(_Gradient, trace, *factors)  # type: ignore[no-any-return]
 
 
-class _Trace(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _Trace(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(M: Tensor, trace: Trace, tolerance: float | None) -> Factors:
         factors = trace.factor(M, None if torch.compiler.is_compiling() else tolerance)

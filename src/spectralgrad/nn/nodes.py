@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.kernels import whitening
-from spectralgrad.linalg.calculus import call, composed_gradients, is_plain_backward
+from spectralgrad.linalg.autograd import call, composed_gradients, is_plain_backward
 
 from . import statistics
 from .passes import combine, grouped_moments, transform, transform_sums

@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from spectralgrad.compiling import is_exporting
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
-from spectralgrad.linalg.calculus import in_transform, inside_transform
+from spectralgrad.linalg.autograd import in_torch_func, in_transform
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
 from spectralgrad.validation import checking
@@ -195,7 +195,7 @@ def route_of(
         compiles_step: whether those of a step run for it as operators.
     """
     if torch.compiler.is_compiling():
-        plain = is_exporting() or inside_transform() or not layer.is_kernel_step(x)
+        plain = is_exporting() or in_torch_func() or not layer.is_kernel_step(x)
         return PLAIN if plain or not compiles_step(layer, x) else COMPILED
     if not takes(layer, x) or not _is_plain_call(x):
         return PLAIN

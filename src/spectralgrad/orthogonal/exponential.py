@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.linalg.calculus import call, in_transform
+from spectralgrad.linalg.autograd import call, in_transform
 from spectralgrad.linalg.precision import matmul
 
 _DOUBLINGS = 8

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import ShapeError
-from spectralgrad.linalg.calculus import is_constant
+from spectralgrad.linalg.autograd import is_constant
 from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
 from spectralgrad.linalg.scaling import exponent

@@ -16,7 +16,7 @@ from torch.autograd import Function
 
 from spectralgrad.errors import ConvergenceError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.linalg.calculus import batched, call, in_transform
+from spectralgrad.linalg.autograd import batched, call, in_transform
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scaling import exponent, shifted
@@ -249,7 +249,7 @@ class _Solve(Function):
         return out, (0,) * len(out)
 
 
-class _Inverse(Function):  # twice, for torch.compile and for the rest: see linalg/calculus.py
+class _Inverse(Function):  # twice, for torch.compile and for the rest: see linalg/autograd.py
     @staticmethod
     def forward(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
         return _inverse(F, V, c, p, weights)

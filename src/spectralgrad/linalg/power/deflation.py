@@ -12,7 +12,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole
 
-from ..calculus import call, composed_gradients, in_transform, is_plain_backward
+from ..autograd import call, composed_gradients, in_transform, is_plain_backward
 from ..precision import matmul
 
 

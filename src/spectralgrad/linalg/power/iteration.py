@@ -27,7 +27,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
-from ..calculus import batched, call, is_plain_backward
+from ..autograd import batched, call, is_plain_backward
 from ..decomposition import jvp_by_vjps
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
@@ -142,7 +142,7 @@ def kept_pairs(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
     return alive.long().cumprod(-1).bool() | first
 
 
-class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see calculus.py
+class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(
         M: Tensor, rule: PowerIteration, solver: Solver, who: str, tolerance: float | None
@@ -188,7 +188,7 @@ class _PowerEighFunc(_PowerEigh):
 
 
 class _Pushed(Function):
-    """`_pushforward`, for use inside jvp: see `Copy` in calculus.py."""
+    """`_pushforward`, for use inside jvp: see `Copy` in autograd.py."""
 
     generate_vmap_rule = True
 

@@ -1,0 +1,140 @@
+"""What torch asks of an autograd Function: under torch.compile, torch.func, forward mode, vmap and double backward.
+
+Dynamo refuses a Function that defines jvp once a gradient is asked for. So ours come twice: `_Name` plain, for
+torch.compile, and below it `_NameFunc` with jvp and vmap, for everything else; who uses them chooses by
+`torch.compiler.is_compiling()`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from spectralgrad.compiling import constant_when_compiled
+
+from .scaling import in_batched_backward
+
+
+@constant_when_compiled
+def in_torch_func() -> bool:
+    """Whether a transform of torch.func is at work; for compiled code too."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def apply(function: type[Function], *args: Any) -> Any:
+    """``function.apply(*args)``, less the 60 us for which it inspects the signature of ``forward``.
+
+    Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and the call below.
+    """
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return function.apply(*args)
+    return super(Function, function).apply(*args)  # type: ignore[misc]
+
+
+def call(function: type[Function], *args: Any) -> Any:
+    """`apply`, and an error where torch.compile would ignore the gradient."""
+    if torch.compiler.is_compiling() and in_torch_func():
+        raise NotImplementedError(
+            "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
+            "function and call backward(), or use the transform without torch.compile."
+        )
+    return apply(function, *args)
+
+
+def in_transform() -> bool:
+    """Whether forward mode or a transform of torch.func is at work; not for compiled code."""
+    return forward_ad._current_level >= 0 or bool(torch._C._are_functorch_transforms_active())
+
+
+def is_constant(M: Tensor) -> bool:
+    """Whether no derivative with respect to ``M`` can be asked for: then only a Function's forward pass is needed."""
+    return not (M.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling() and not in_transform()
+
+
+def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
+    """vmap's hidden dimension moved to the front of each tensor: all code here takes any leading shape."""
+    return [
+        x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+        for x, dim in zip(tensors, dims, strict=True)
+    ]
+
+
+def differentiated_again() -> bool:
+    """Whether what a backward pass computes now may be differentiated again: create_graph, forward mode, torch.func."""
+    return torch.is_grad_enabled() or in_transform()
+
+
+def is_plain_backward(*cotangents: Tensor) -> bool:
+    """Whether nothing looks into what a backward pass does with these: then a kernel may do it."""
+    compiling = torch.compiler.is_compiling()
+    return not compiling and not differentiated_again() and not any(map(in_batched_backward, cotangents))
+
+
+def composed_gradients(
+    needed: Sequence[bool], composition: Callable[..., Any], inputs: tuple[Any, ...], grads: tuple[Any, ...]
+) -> list[Any]:
+    """The gradients of those inputs that are needed through autograd's own composition, differentiable again.
+
+    Taken at aliases of the inputs: at the inputs themselves they would include paths from one to another.
+    """
+    with torch.enable_grad():
+        aliases = [x.view_as(x) if need else x for x, need in zip(inputs, needed, strict=True)]
+        out = composition(*aliases)
+    wanted = [x for x, need in zip(aliases, needed, strict=True) if need]
+    found = iter(torch.autograd.grad(out, wanted, grads, create_graph=torch.is_grad_enabled()))
+    return [next(found) if need else None for need in needed]
+
+
+def refuse_third_derivative() -> NoReturn:
+    """What backward and jvp of a second derivative do."""
+    raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
+
+
+# Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost without a word. What
+# is done there is done by Functions; these two are for the simplest steps.
+
+
+class Copy(Function):
+    """x, for use inside jvp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        return tangent.clone()
+
+
+class Sum(Function):
+    """a + b, for use inside jvp."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        return a + b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        return grad, grad
+
+    @staticmethod
+    def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
+        return ta + tb
