@@ -8,8 +8,9 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import jacobi, nvrtc, spectral, syev
+from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Power, Sqrt
 from spectralgrad.linalg.precision import hermitian_part, in_basis, sandwich
-from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from spectralgrad.linalg.scalars import Scalar
 from support import cases
 from support.families import SCALES, disagreements, families, faults
 from support.gpu import captured, no_host_wait

@@ -8,8 +8,9 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.kernels import spectral
+from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Power, Sqrt
 from spectralgrad.linalg.precision import in_basis, sandwich
-from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Power, Scalar, Sqrt
+from spectralgrad.linalg.scalars import Scalar
 from support import cases
 from support.on_cpu import on_cpu  # noqa: F401
 

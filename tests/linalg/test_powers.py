@@ -10,7 +10,7 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import NonFiniteError
-from spectralgrad.linalg import scalars
+from spectralgrad.linalg import elementary, scalars
 from support import cases
 
 LIMIT = 100  # times eps
@@ -74,7 +74,7 @@ def log_error(w: Tensor, floor: float | None = None) -> float:
     return worst(found(lambda M: sg.logm(M, floor=floor), w), differences(mpmath.log, lambda x: 1 / x, w, floor))
 
 
-def _old_power(self: scalars.Power, a: Tensor, b: Tensor) -> Tensor:
+def _old_power(self: elementary.Power, a: Tensor, b: Tensor) -> Tensor:
     a, b = torch.maximum(a, b), torch.minimum(a, b)
     positive = a > 0
     top = torch.where(positive, a, 1)
@@ -84,7 +84,7 @@ def _old_power(self: scalars.Power, a: Tensor, b: Tensor) -> Tensor:
     return torch.where(positive, top.pow(self.alpha - 1) * torch.where(tie, self.alpha, ratio), float(self.alpha == 1))
 
 
-def _old_log(self: scalars.Log, a: Tensor, b: Tensor) -> Tensor:
+def _old_log(self: elementary.Log, a: Tensor, b: Tensor) -> Tensor:
     a, b = torch.maximum(a, b), torch.minimum(a, b)
     r = (a - b) / b
     return torch.where(r == 0, 1, torch.log1p(r) / torch.where(r == 0, 1, r)) / b
@@ -93,10 +93,10 @@ def _old_log(self: scalars.Log, a: Tensor, b: Tensor) -> Tensor:
 @contextmanager
 def old_formulas() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scalars.Power, "difference", _old_power)
-        patch.setattr(scalars.Log, "difference", _old_log)
-        patch.setattr(scalars.Power, "at_scale_1", scalars.Scalar.at_scale_1)  # nor was anything scaled
-        patch.setattr(scalars.Log, "at_scale_1", scalars.Scalar.at_scale_1)
+        patch.setattr(elementary.Power, "difference", _old_power)
+        patch.setattr(elementary.Log, "difference", _old_log)
+        patch.setattr(elementary.Power, "at_scale_1", scalars.Scalar.at_scale_1)  # nor was anything scaled
+        patch.setattr(elementary.Log, "at_scale_1", scalars.Scalar.at_scale_1)
         yield
 
 

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, for_svd
+from spectralgrad.linalg.elementary import InverseSqrt
 from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import InverseSqrt, require_positive
+from spectralgrad.linalg.scalars import require_positive
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import checking, is_whole, require_number

@@ -9,11 +9,12 @@ from torch import Tensor
 from spectralgrad.errors import DefinitenessError, ShapeError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.elementary import Sqrt
 from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.moves import cast, moved, moved_last
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import Sqrt, spectral_radius, zero_tolerance
+from spectralgrad.linalg.scalars import spectral_radius, zero_tolerance
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import (
     as_matrix,

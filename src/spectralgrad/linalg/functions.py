@@ -16,9 +16,10 @@ from spectralgrad.validation import as_square, is_number, is_transformed, is_who
 from .calculus import AtScale1, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
+from .elementary import Exp, InverseFourthRoot, InverseSqrt, Log, Power, Sqrt
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
-from .scalars import CLAMPED, Exp, InverseFourthRoot, InverseSqrt, Log, Power, Scalar, Sqrt
+from .scalars import CLAMPED, Scalar
 from .scaling import bounded, exponent, shifted
 from .solvers import Solver, decompose
 

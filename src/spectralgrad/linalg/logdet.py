@@ -13,9 +13,9 @@ from torch import Tensor
 from spectralgrad.validation import as_square
 
 from .choices import AUTO, for_exact
+from .elementary import Log
 from .functions import require_floor
 from .precision import in_basis, matmul, sandwich
-from .scalars import Log
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
 from .trace import Factors, Trace, evaluate_trace

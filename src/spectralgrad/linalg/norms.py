@@ -17,8 +17,8 @@ from torch import Tensor
 from spectralgrad.validation import adjoint, as_matrix, checking, require_number
 
 from .choices import AUTO
+from .elementary import Power
 from .precision import matmul
-from .scalars import Power
 from .scaling import bounded, exponent, shifted
 from .singular_map import join, split
 from .solvers import decompose_svd

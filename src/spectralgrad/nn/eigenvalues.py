@@ -8,8 +8,9 @@ from torch.nn import Module
 
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.elementary import Log
 from spectralgrad.linalg.functions import apply
-from spectralgrad.linalg.scalars import Log, Scalar, require_positive
+from spectralgrad.linalg.scalars import Scalar, require_positive
 from spectralgrad.validation import require_number
 
 from .matrices import require_symmetric

@@ -17,8 +17,8 @@ from spectralgrad.linalg.choices import (
     takes_jacobi_kernel,
 )
 from spectralgrad.linalg.eigh import eigh
+from spectralgrad.linalg.elementary import InverseSqrt
 from spectralgrad.linalg.functions import inv_sqrtm, with_pullback
-from spectralgrad.linalg.scalars import InverseSqrt
 from spectralgrad.linalg.scaling import reciprocal_root
 from spectralgrad.validation import asymmetry_tolerance, require_one_of
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from spectralgrad.linalg.calculus import directional, evaluate
 from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Sqrt
 from spectralgrad.linalg.functions import Spectral
 from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import Exp, InverseSqrt, Log, Scalar, Sqrt
+from spectralgrad.linalg.scalars import Scalar
 from spectralgrad.linalg.scaling import exponent
 
 LOG_2 = math.log(2.0)
