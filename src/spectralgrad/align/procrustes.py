@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.kernels.small_svd import Polar
-from spectralgrad.linalg.choices import AUTO, polar_way
-from spectralgrad.linalg.polar import BySVD, by_svd, factors_in_kernel, factors_otherwise, rounding_unit
-from spectralgrad.linalg.svd import rounding
+from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.polar import BySVD, evaluate_polar, polar_factors, rounding_unit
 from spectralgrad.validation import adjoint, as_matrix, checking, require_flag
 
 __all__ = ["nearest", "procrustes"]
@@ -78,7 +76,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
 
 def nearest(who: str, A: Tensor, check: bool, *, special: bool, eps: float | None = None) -> Tensor:
     """`procrustes` of a matrix (*B, m, n), m >= n, that needs no checks but of its values; ``eps`` as in `BySVD`."""
-    return by_svd(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, check)
+    return evaluate_polar(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, check)
 
 
 @dataclass(frozen=True)
@@ -99,11 +97,4 @@ def _factors_fake(who: str, A: Tensor, check: bool, special: bool, eps: float) -
 
 @opaque("nearest(str who, Tensor A, bool check, bool special, float eps) -> (Tensor, Tensor, Tensor)", _factors_fake)
 def _factors(who: str, A: Tensor, check: bool, special: bool, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    way = polar_way(A, AUTO)
-    if way == "kernel":
-        return factors_in_kernel(who, A, check, special=special, eps=eps, not_unique=device_counter(NOT_UNIQUE, A.device))
-    R, S, V = factors_otherwise(who, A, AUTO, way, check, special=special)
-    if S.shape[-1] > (1 if special else 0):
-        last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
-        count_on_device(NOT_UNIQUE, last <= rounding(S, eps).squeeze(-1))
-    return R, S, V
+    return polar_factors(who, A, AUTO, check, eps, special=special, event=NOT_UNIQUE)

@@ -45,7 +45,6 @@ Gradient = Rule | PowerIteration
 EigenSolver = Solver | PowerDeflation
 RootSolver = EigenSolver | NewtonSchulz
 Whitening = Literal["zca", "pca"]
-PolarWay = Literal["kernel", "planes", "svd"]
 
 # On CUDA: from how many matrices on the Jacobi kernel is faster than cuSOLVER's XsyevBatched, for n up to the number in
 # front; beyond the last n it never is. Measured on an H200; docs/speed.md has the times.
@@ -242,7 +241,7 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
     return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
 
 
-def polar_way(A: Tensor, solver: Solver) -> PolarWay:
+def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "planes", "svd"]:
     """How the polar factors of ``A`` (*B, m, n) are taken: those of small real matrices on CUDA in one kernel, those of many
     3 x 3 matrices on the CPU all at once, others through singular vectors.
     """

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.counters import device_counter
+from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
@@ -32,7 +32,7 @@ from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed
 from . import planes
 from .autograd import call, composed_gradients, in_transform, is_constant, is_plain_backward
 from .calculus import AtScale1, evaluate
-from .choices import AUTO, PolarWay, for_polar, polar_way
+from .choices import AUTO, for_polar, polar_way
 from .moves import cast, moved
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
@@ -42,7 +42,7 @@ from .products.polar import newton_polar
 from .rules import Rule
 from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
 from .solvers import Solver, decompose_svd
-from .svd import reciprocal_sums, reciprocal_values, singular_triplets
+from .svd import reciprocal_sums, reciprocal_values, rounding, singular_triplets
 
 __all__ = ["BySVD", "polar"]
 
@@ -126,10 +126,7 @@ class BySVD(_Polar):
 
     def factors(self, A: Tensor, check: bool) -> small_svd.Polar:
         """Q, S and V; ``check`` allows to look at values."""
-        way = polar_way(A, self.solver)
-        if way == "kernel":
-            return factors_in_kernel(self.who, A, check, special=False, eps=rounding_unit(A, self.eps))
-        return factors_otherwise(self.who, A, self.solver, way, check, special=False)
+        return polar_factors(self.who, A, self.solver, check, self.eps)
 
     def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
         return _derivative_kernel(factors[0]) is not None
@@ -162,7 +159,7 @@ class BySVD(_Polar):
         return matmul(V * S.unsqueeze(-2), V.mH)
 
 
-def by_svd(potential: BySVD, A: Tensor, check: bool) -> Tensor:
+def evaluate_polar(potential: BySVD, A: Tensor, check: bool) -> Tensor:
     """`evaluate`; where a kernel takes the derivative, a node without what other ways need, if nothing looks into it."""
     if check or in_transform() or _derivative_kernel(A) is None:
         return evaluate(potential, A, 0.0 if check else None)
@@ -189,27 +186,35 @@ class _InKernel(Function):
         return *composed_gradients([True], plain, (A,), (grad,)), None
 
 
-def factors_in_kernel(
-    who: str, A: Tensor, check: bool, *, special: bool, eps: float, not_unique: Tensor | None = None
+def polar_factors(
+    who: str, A: Tensor, solver: Solver, check: bool, eps: float | None, *, special: bool = False, event: str | None = None
 ) -> small_svd.Polar:
-    """Q, sigma and V of ``A`` in one kernel; arguments as in `small_svd.polar`."""
-    if check:
-        require_finite(who, A, "A")
-    return small_svd.polar(A, special, eps, device_counter("nonfinite_input", A.device), not_unique)
+    """Q, sigma and V of ``A``, with ``special`` for the nearest rotation; ``check`` allows to look at values.
 
-
-def factors_otherwise(who: str, A: Tensor, solver: Solver, way: PolarWay, check: bool, *, special: bool) -> small_svd.Polar:
-    """The same without that kernel, and without a count."""
-    if way == "planes" and (found := planes.polar(A, special)) is not None:
+    ``event``: the count of matrices whose Q is not unique, to ``eps``; None counts none.
+    """
+    way = polar_way(A, solver)
+    if way == "kernel":
+        if check:
+            require_finite(who, A, "A")
+        not_unique = None if event is None else device_counter(event, A.device)
+        return small_svd.polar(A, special, rounding_unit(A, eps), device_counter("nonfinite_input", A.device), not_unique)
+    found = planes.polar(A, special) if way == "planes" else None
+    if found is None:
+        factors = _factors_by_svd(who, A, solver, check, special)
+    else:
         factors, poor = found
         if bool(poor.any()):
-            for all_of_it, some in zip(factors, _by_svd(who, A[poor], solver, check, special), strict=True):
+            for all_of_it, some in zip(factors, _factors_by_svd(who, A[poor], solver, check, special), strict=True):
                 all_of_it[poor] = some
-        return factors
-    return _by_svd(who, A, solver, check, special)
+    S = factors.sigma
+    if event is not None and S.shape[-1] > (1 if special else 0):
+        last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
+        count_on_device(event, last <= rounding(S, eps).squeeze(-1))
+    return factors
 
 
-def _by_svd(who: str, A: Tensor, solver: Solver, check: bool, special: bool) -> small_svd.Polar:
+def _factors_by_svd(who: str, A: Tensor, solver: Solver, check: bool, special: bool) -> small_svd.Polar:
     U, S, Vh = decompose_svd(who, A, solver, check)
     if special and polar_kernel.runs_on(U):
         factors = small_svd.Polar(matmul(U, Vh), S, Vh.mH.contiguous())
@@ -304,7 +309,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = by_svd(BySVD("polar", choice.solver), X, check)
+        Q = evaluate_polar(BySVD("polar", choice.solver), X, check)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:
