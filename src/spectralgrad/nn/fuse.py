@@ -2,44 +2,22 @@
 
 import copy
 import inspect
-import math
 import warnings
 from collections import Counter
 from collections.abc import Collection, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any
 
-import torch
-from torch import Tensor, fx, nn
-from torch.nn import Module, Parameter
-from torch.nn.utils.parametrize import type_before_parametrizations
+from torch import fx, nn
+from torch.nn import Module
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.precision import in_widest
 
 from .base import BatchStatistics
+from .folding import FoldedLinear, PointwiseConv1d, contains_whitening, folded, has_hooks, is_whitening, run_from
 
 __all__ = ["fuse"]
 
 _WHO = "`fuse`"
-_ANY = (2, 3, 4, 5)
-# Dimensions of the output. Exact types only: a subclass may compute something else.
-_HEADS: dict[type[Module], int] = {
-    nn.Linear: 2,
-    nn.Conv1d: 3,
-    nn.Conv2d: 4,
-    nn.Conv3d: 5,
-    nn.ConvTranspose1d: 3,
-    nn.ConvTranspose2d: 4,
-    nn.ConvTranspose3d: 5,
-}
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_BATCH_NORMS: dict[type[Module], tuple[int, ...]] = {
-    nn.BatchNorm1d: (2, 3),
-    nn.BatchNorm2d: (4,),
-    nn.BatchNorm3d: (5,),
-    nn.SyncBatchNorm: _ANY,
-}
-_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def fuse(model: Module) -> Module:
@@ -73,7 +51,7 @@ def fuse(model: Module) -> Module:
         place = f"{name!r}, a {type(module).__name__}," if name else f"the {type(module).__name__}"
         if module.training:
             raise OptionError(f"{_WHO}: {place} is in training mode, where statistics change. Call model.eval() first.")
-        if _is_whitening(module) and module.running_mean is None:
+        if is_whitening(module) and module.running_mean is None:
             raise OptionError(
                 f"{_WHO}: {place} has no running statistics and whitens each batch by its own, which no fixed convolution "
                 "does. Train it with track_running_stats=True, or take it out of the model."
@@ -90,7 +68,7 @@ class _Fuser:
         self._alive: list[Any] = []
 
     def fused(self, module: Module) -> Module:
-        if not _contains_whitening(module):
+        if not contains_whitening(module):
             return module
         if id(module) not in self._modules:
             self._alive.append(module)
@@ -101,13 +79,13 @@ class _Fuser:
         key = tuple(map(id, run))
         if key not in self._folds:
             self._alive.append(run)
-            self._folds[key] = _folded(run)
+            self._folds[key] = folded(run)
         return self._folds[key]
 
     def _fused(self, module: Module) -> Module:
-        if _is_whitening(module):
+        if is_whitening(module):
             return self.fold([module])
-        if type(module) is nn.Sequential and not _has_hooks(module):
+        if type(module) is nn.Sequential and not has_hooks(module):
             return self._sequential(module)
         graph = _traced(module)
         if graph is not None:
@@ -119,7 +97,7 @@ class _Fuser:
         )
         for parent in list(module.modules()):
             for name, child in list(parent._modules.items()):
-                if _is_whitening(child):
+                if is_whitening(child):
                     parent.add_module(name, self.fused(child))
         return module
 
@@ -127,8 +105,8 @@ class _Fuser:
         names, children = list(module._modules), list(module)
         result, i = nn.Sequential(), 0
         while i < len(children):
-            run = _run(children[i:])
-            whole = any(_is_whitening(part) for part in run)
+            run = run_from(children[i:])
+            whole = any(is_whitening(part) for part in run)
             result.add_module(names[i], self.fold(run) if whole else self.fused(children[i]))
             i += len(run) if whole else 1
         return result.eval()
@@ -141,8 +119,8 @@ class _Fuser:
         for node in calls:
             if node not in done:
                 nodes = _chain(node)
-                run = _run([module.get_submodule(str(n.target)) for n in nodes])
-                if any(_is_whitening(part) for part in run):
+                run = run_from([module.get_submodule(str(n.target)) for n in nodes])
+                if any(is_whitening(part) for part in run):
                     runs.append((nodes[: len(run)], run))
                     done.update(nodes[: len(run)])
         folds = Counter(id(self.fold(run)) for _, run in runs)
@@ -163,55 +141,6 @@ class _Fuser:
                     graph.erase_node(node)
         graph.lint()
         return fx.GraphModule(module, graph, type(module).__name__).eval()  # takes over only what the graph uses
-
-
-# What may be folded.
-
-
-def _is_whitening(module: Module | None) -> TypeGuard[BatchStatistics]:
-    """Whether it is a whitening layer; not one with a forward of its own, which may compute something else."""
-    if not isinstance(module, BatchStatistics):
-        return False
-    kind: type[BatchStatistics] = type_before_parametrizations(module)
-    return kind.forward is BatchStatistics.forward
-
-
-def _contains_whitening(module: Module) -> bool:
-    return any(_is_whitening(part) for part in module.modules())
-
-
-def _has_hooks(module: Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def _ndims(module: Module) -> frozenset[int]:
-    """How many dimensions the output can have, if the module can begin or continue a run; else nothing."""
-    if _is_whitening(module):
-        return frozenset(module.ndims)
-    if _has_hooks(module):  # it may compute the weight, or look at the output
-        return frozenset()
-    kind = type_before_parametrizations(module)
-    if kind in _BATCH_NORMS and module.running_mean is not None:
-        return frozenset(_BATCH_NORMS[kind])
-    return frozenset((_HEADS[kind],)) if kind in _HEADS else frozenset()
-
-
-def _channels(module: Any) -> int:
-    for name in ("num_features", "out_channels", "out_features"):
-        if hasattr(module, name):
-            return int(getattr(module, name))
-    return 0
-
-
-def _run(modules: Sequence[Module]) -> list[Module]:
-    """The first of ``modules``, and the norms right after it that fold into it."""
-    run, ndims = [modules[0]], _ndims(modules[0])
-    for module in modules[1:]:
-        ndims &= _ndims(module)
-        if type_before_parametrizations(module) in _HEADS or not ndims or _channels(module) != _channels(run[0]):
-            break
-        run.append(module)
-    return run
 
 
 def _chain(node: fx.Node) -> list[fx.Node]:
@@ -236,7 +165,7 @@ class _CoarseTracer(_Tracer):
     """Does not look into modules without whitening, and so at less code that tracing cannot follow."""
 
     def is_leaf_module(self, m: Module, module_qualified_name: str) -> bool:
-        return not _contains_whitening(m) or super().is_leaf_module(m, module_qualified_name)
+        return not contains_whitening(m) or super().is_leaf_module(m, module_qualified_name)
 
 
 def _traced(module: Module) -> fx.Graph | None:
@@ -276,115 +205,3 @@ def _without_arguments(graph: fx.Graph, fixed: Collection[str]) -> None:
 def _free_name(module: Module, name: str) -> str:
     taken = {known for known, _ in module.named_modules()}
     return next(new for new in (f"{name}_fused{i}" for i in range(len(taken) + 1)) if new not in taken)
-
-
-# The arithmetic: everything in the widest dtype of the device, rounded once at the end.
-
-
-class _Affine(NamedTuple):
-    """A grouped convolution: weight (out, in / groups, positions of the kernel), bias (out,)."""
-
-    weight: Tensor
-    bias: Tensor
-    groups: int
-
-    def then(self, A: Tensor, b: Tensor) -> "_Affine":
-        """Followed by x -> A x + b, with A (m, d, d) the diagonal blocks.
-
-        A group of the result must hold whole groups of both: lcm(out / groups, d) channels, so gcd(groups, m) groups.
-        """
-        (out, inner, positions), groups = self.weight.shape, math.gcd(self.groups, len(A))
-        joined = self.groups // groups
-        weight = self.weight.new_zeros(groups, joined, out // self.groups, joined, inner, positions)
-        each = torch.arange(joined, device=self.weight.device)
-        weight[:, each, :, each] = self.weight.view(groups, joined, -1, inner, positions).transpose(0, 1)
-        weight = (A @ weight.view(len(A), A.shape[-1], -1)).view(out, joined * inner, positions)
-        return _Affine(weight, (A @ self.bias.view(len(A), -1, 1)).view(out) + b, groups)
-
-
-def _eval_affine(layer: Any, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A (m, d, d) and b (C,) of a norm in eval mode, for inputs of ``dtype``.
-
-    Whitening matrices come from the layer as it computes them: another precision may resolve a tie of eigenvalues into
-    other eigenvectors.
-    """
-    if isinstance(layer, BatchStatistics):
-        dtype = torch.promote_types(torch.promote_types(dtype, torch.float32), layer.running_mean.dtype)  # type: ignore[union-attr]
-        A = in_widest(layer.from_running(dtype).to(dtype))
-    else:
-        A = (in_widest(layer.running_var) + layer.eps).rsqrt().unsqueeze(0)
-    A = A.reshape(-1, 1, 1) if A.ndim == 2 else A
-    if layer.weight is not None:
-        A = in_widest(layer.weight).view(len(A), -1, 1) * A
-    b = -(A @ in_widest(layer.running_mean).view(len(A), -1, 1)).flatten()
-    return A, b if layer.bias is None else b + in_widest(layer.bias)
-
-
-@torch.no_grad()
-def _folded(run: Sequence[Module]) -> Any:
-    """One module that does what a head and its norms do, or norms alone."""
-    head: Any = run[0] if type_before_parametrizations(run[0]) in _HEADS else _identity(run)
-    layers = [module for module in run if module is not head]
-    weight = head.weight
-    transposed, groups, kernel = isinstance(head, _TRANSPOSED), getattr(head, "groups", 1), weight.shape[2:]
-    W = in_widest(weight).flatten(2) if weight.ndim > 2 else in_widest(weight).unsqueeze(-1)
-    if transposed:  # (in, out / groups, *): exchange input and output within each group
-        W = W.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
-    bias = W.new_zeros(len(W)) if head.bias is None else in_widest(head.bias)
-    fused = _Affine(W.contiguous(), bias, groups)
-    for layer in layers:
-        fused = fused.then(*_eval_affine(layer, weight.dtype))
-    W = fused.weight
-    if transposed:
-        W = W.unflatten(0, (fused.groups, -1)).transpose(1, 2).flatten(0, 1)
-    new = _bare(head, fused.groups)
-    W = W.reshape(*W.shape[:2], *kernel).to(weight.dtype)
-    if not weight.is_contiguous() and weight.is_contiguous(
-        memory_format=_CHANNELS_LAST.get(W.ndim, torch.contiguous_format)
-    ):
-        W = W.contiguous(memory_format=_CHANNELS_LAST[W.ndim])
-    trained = any(parameter.requires_grad for module in run for parameter in module.parameters())
-    new.weight, new.bias = Parameter(W, trained), Parameter(fused.bias.to(weight.dtype), trained)
-    return new.eval()
-
-
-def _identity(layers: Sequence[Module]) -> Any:
-    """The 1 x 1 convolution that changes nothing, one channel a group, for the inputs that all ``layers`` take."""
-    kind = {2: PointwiseConv1d, 3: PointwiseConv1d, 4: nn.Conv2d, 5: nn.Conv3d}[
-        min(frozenset.intersection(*map(_ndims, layers)))
-    ]
-    layer: Any = next(layer for layer in layers if isinstance(layer, BatchStatistics))
-    identity: Any = kind(layer.num_features, layer.num_features, 1, groups=layer.num_features, device="meta")
-    identity.weight = Parameter(layer.running_mean.new_ones(identity.weight.shape), False)
-    identity.bias = None
-    return identity
-
-
-def _bare(head: Any, groups: int) -> Any:
-    """A module as ``head``, with so many groups and parameters still to come; on meta, so that no random number is drawn."""
-    if isinstance(head, nn.Linear):
-        return FoldedLinear(head.in_features, head.out_features, device="meta")
-    kind = type_before_parametrizations(head)
-    names = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "padding_mode")
-    options = {name: getattr(head, name) for name in names}
-    if isinstance(head, _TRANSPOSED):
-        options["output_padding"] = head.output_padding
-    return kind(**options, groups=groups, device="meta")
-
-
-class FoldedLinear(nn.Linear):
-    """A Linear that a 1d norm was folded into.
-
-    The norm acted on dimension 1, which is the features only in an input (N, in).
-    """
-
-    def forward(self, input: Tensor) -> Tensor:
-        torch._assert(input.ndim == 2, "a Linear with a norm folded into it takes (N, in_features) only")
-        return super().forward(input)
-
-
-class PointwiseConv1d(nn.Conv1d):
-    """A 1 x 1 Conv1d that takes (N, C) as well as (N, C, L)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return super().forward(input.unsqueeze(-1)).squeeze(-1) if input.ndim == 2 else super().forward(input)
