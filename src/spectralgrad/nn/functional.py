@@ -1,37 +1,26 @@
 """Covariance pooling, whitening, whitening and colouring, colour transfer: the layers without their state."""
 
-import math
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
-from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver
 from spectralgrad.validation import (
     REAL,
-    as_given,
-    is_whole,
     require_dense,
     require_flag,
     require_number,
-    require_one_of,
     require_part,
 )
 
-from .maps import as_columns, color_samples, map_samples, may_look, require_pooled, tokens_as_maps
+from .coloring import Coloring, Per, recolored, rounded
+from .maps import as_columns, color_samples, require_pooled, tokens_as_maps
 from .normalizer import require_features
-from .powers import centred, covariance, covariance_power, inverse_root, nonzero_max, power_of, within_squares
+from .pooling import Normalize, Output, Pooling
 from .route import route_of
-from .statistics import format_of
 from .whitening import Kind, Stateless
 
 __all__ = ["color_transfer", "covariance_pool", "whiten", "whiten_color"]
-
-Normalize = Literal["frobenius"]
-Output = Literal["triangle", "matrix", "features"]
-Per = Literal["sample", "batch"]
 
 
 def covariance_pool(
@@ -81,9 +70,10 @@ def covariance_pool(
     torch.Size([4, 18528])
     """
     who = "covariance_pool"
-    require_pool_options(who, eps, power, normalize, output, isometric, gradient, solver)
+    pooling = Pooling(eps, power, normalize, output, isometric, gradient, solver)
+    pooling.require(who)
     require_pooled(who, x, "x", any_batch=True)
-    return pooled(x, as_columns(tokens_as_maps(x)), eps, power, normalize, output, isometric, gradient, solver)
+    return pooling.of(x, as_columns(tokens_as_maps(x)))
 
 
 def whiten(
@@ -175,12 +165,7 @@ def whiten_color(
     >>> whiten_color(content, style).mean()  # the style's
     tensor(5.)
     """
-    who = "whiten_color"
-    require_color_options(who, group_size, eps, alpha, per, gradient, solver)
-    X, Y = map_samples(who, content, "content"), map_samples(who, style, "style")
-    _require_match(who, X, Y, ("content", "style"), group_size, per)
-    y = _transfer(who, X, Y, group_size, eps, alpha, per, gradient, solver)
-    return _rounded(who, y.reshape_as(content), content.dtype)
+    return recolored(content, style, Coloring(group_size, eps, alpha, per, gradient, solver))
 
 
 def color_transfer(
@@ -216,134 +201,10 @@ def color_transfer(
     X, Y = color_samples(who, image, "image", clip), color_samples(who, reference, "reference", clip)
     if image.dtype == torch.uint8 and not clip:
         raise OptionError(f"`{who}`: clip=False needs a floating-point image, got torch.uint8. Pass image / 255.")
-    _require_match(who, X, Y, ("image", "reference"), None, "sample")
-    colors = _transfer(who, X, Y, None, eps, strength, "sample", None, AUTO).reshape_as(image)
+    coloring = Coloring(None, eps, strength, "sample", None, AUTO)
+    colors = coloring.of(who, X, Y, ("image", "reference")).reshape_as(image)
     colors = colors.clamp(0, 1) if clip else colors
-    return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else _rounded(who, colors, image.dtype)
-
-
-# The parts of the public functions.
-
-
-def pooled(
-    x: Tensor,
-    X: Tensor,
-    eps: float,
-    power: float,
-    normalize: Normalize | None,
-    output: Output,
-    isometric: bool,
-    gradient: Gradient | None,
-    solver: RootSolver,
-) -> Tensor:
-    """`covariance_pool` of maps or tokens ``x`` that are X (*B, C, n) as samples; nothing is checked."""
-    X, _ = centred(X)
-    S = covariance_power(X, power, eps, gradient, solver, scale_free=normalize is not None)
-    if normalize is not None:
-        S = _unit_norm(S)
-    if output == "features":
-        S = matmul(S, X)
-        S = S.mT.contiguous() if x.ndim == 3 else S.unflatten(-1, x.shape[-2:])
-        S = S.contiguous(memory_format=format_of(x)) if x.ndim == 4 else S
-    elif output == "triangle":
-        S = _triangle(S, isometric)
-    return as_given(S, x)
-
-
-def _unit_norm(S: Tensor) -> Tensor:
-    """S / |S|_F (*B, C, C); 0 where S is 0."""
-    S = S / nonzero_max(S)
-    squares = S.square().sum((-2, -1), keepdim=True)
-    return S / torch.where(squares > 0, squares, 1).sqrt()
-
-
-def _triangle(S: Tensor, isometric: bool) -> Tensor:
-    """The upper triangle (*B, n (n + 1) / 2) of S (*B, n, n), row by row."""
-    n = S.shape[-1]
-    rows, columns = torch.triu_indices(n, n, device=S.device)
-    triangle = S.flatten(-2).index_select(-1, rows * n + columns)
-    return torch.where(rows == columns, triangle, math.sqrt(2) * triangle) if isometric else triangle
-
-
-def _transfer(
-    who: str,
-    X: Tensor,
-    Y: Tensor,
-    group_size: int | None,
-    eps: float,
-    alpha: float,
-    per: Per,
-    gradient: Gradient | None,
-    solver: RootSolver,
-) -> Tensor:
-    """`whiten_color` for samples X (N, C, n) and Y (N', C, n')."""
-    dtype = covariance_dtype(X, torch.promote_types(X.dtype, Y.dtype), solver)
-    X, Y = X.to(dtype), Y.to(dtype)
-    size = X.shape[1] if group_size is None else group_size
-    content, _, _ = _grouped(X, size, per)  # (N, groups, size, n), or (groups, size, N n); its scale cancels
-    style, mean, scale = _grouped(Y, size, per, also_small=True)
-    white = inverse_root(covariance(content, eps), eps, gradient, solver)
-    color = power_of(covariance(style), 0.5, 0.0, gradient, solver)
-    y = ((matmul(matmul(color, white), content) + mean) * scale).flatten(-3, -2)  # (N, C, n), or (C, N n)
-    if per == "batch":
-        y = y.unflatten(-1, (X.shape[0], X.shape[-1])).transpose(0, 1)
-    return (1 - alpha) * X + alpha * y
-
-
-def _rounded(who: str, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """A result in the dtype of the content, or the error that says that it overflows there."""
-    y = y.to(dtype)
-    if may_look(y) and not bool(torch.isfinite(y).all()):
-        raise NonFiniteError(
-            f"`{who}`: the result overflows {dtype}, which the style almost fills. Scale it down, or use a wider dtype."
-        )
-    return y
-
-
-def _grouped(X: Tensor, size: int, per: Per, *, also_small: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Samples in groups of channels, small enough for their squares, centred; their mean, and what they were divided by."""
-    X = X.transpose(0, 1).flatten(1) if per == "batch" else X
-    X, scale = within_squares(X.unflatten(-2, (X.shape[-2] // size, size)), also_small=also_small)
-    return *centred(X), scale
-
-
-def require_pool_options(
-    who: str,
-    eps: float,
-    power: float,
-    normalize: Normalize | None,
-    output: Output,
-    isometric: bool,
-    gradient: Gradient | None,
-    solver: RootSolver,
-) -> None:
-    """What covariance pooling asks of its options."""
-    require_number(who, "eps", eps, least=0)
-    require_number(who, "power", power, above=0, hint=" The papers take 0.5.")
-    require_one_of(who, "normalize", normalize, ("frobenius", None))
-    require_one_of(who, "output", output, ("triangle", "matrix", "features"))
-    require_flag(who, "isometric", isometric)
-    if isometric and output != "triangle":
-        raise OptionError(f'`{who}`: isometric=True scales the triangle; leave it out with output="{output}".')
-    require_root_options(who, gradient, solver, power)
-
-
-def require_color_options(
-    who: str,
-    group_size: int | None,
-    eps: float,
-    alpha: float,
-    per: Per,
-    gradient: Gradient | None,
-    solver: RootSolver,
-) -> None:
-    """What whitening and colouring asks of its options."""
-    if group_size is not None and not is_whole(group_size):
-        raise OptionError(f"`{who}`: group_size must be a whole number >= 1, or None for all channels, got {group_size!r}.")
-    require_number(who, "eps", eps, least=0)
-    require_part(who, "alpha", alpha)
-    require_one_of(who, "per", per, ("sample", "batch"))
-    require_root_options(who, gradient, solver)
+    return (colors * 255).round().to(torch.uint8) if image.dtype == torch.uint8 else rounded(who, colors, image.dtype)
 
 
 def _require_vector(who: str, name: str, value: Tensor | None, channels: int) -> None:
@@ -358,21 +219,3 @@ def _require_vector(who: str, name: str, value: Tensor | None, channels: int) ->
         raise ShapeError(
             f"`{who}`: `{name}` must have shape ({channels},), one number for each channel, got {tuple(value.shape)}."
         )
-
-
-def _require_match(who: str, X: Tensor, Y: Tensor, names: tuple[str, str], group_size: int | None, per: Per) -> None:
-    """Raise unless samples X (N, C, n) can take the statistics of Y (N', C, n')."""
-    content, style = names
-    if X.shape[1] != Y.shape[1]:
-        raise ShapeError(f"`{who}`: `{content}` and `{style}` must have the same number of channels, {_came(X, Y)}")
-    if group_size is not None and X.shape[1] % group_size:
-        raise OptionError(f"`{who}`: group_size must divide the {X.shape[1]} channels, got {group_size}.")
-    if per == "sample" and Y.shape[0] not in (1, X.shape[0]):
-        raise ShapeError(f"`{who}`: `{style}` must have one sample, or one for each of `{content}`, {_came(X, Y)}")
-    if per == "batch" and Y.shape[0] == 0 and X.shape[0] > 0:
-        raise ShapeError(f"`{who}`: `{style}` must have at least one sample, {_came(X, Y)}")
-
-
-def _came(X: Tensor, Y: Tensor) -> str:
-    """The end of an error. Only there: torch.compile fixes a size that is written into a text."""
-    return f"got {X.shape[0]} x {X.shape[1]} channels and {Y.shape[0]} x {Y.shape[1]} channels."

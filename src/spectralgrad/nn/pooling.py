@@ -1,18 +1,25 @@
 """Second-order pooling: the power of a map's covariance in place of its mean (PAMI Alg. 3, ECCV22 eq. 44)."""
 
+import math
+from typing import Literal, NamedTuple
+
 import torch
 from torch import Tensor
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.errors import OptionError, ShapeError
-from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver
-from spectralgrad.validation import is_whole
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, require_root_options
+from spectralgrad.linalg.precision import matmul
+from spectralgrad.validation import as_given, is_whole, require_flag, require_number, require_one_of
 
-from .functional import Normalize, Output, pooled, require_pool_options
 from .maps import as_columns, require_finite_map, require_pooled, tokens_as_maps
-from .powers import centred, covariance
+from .powers import centred, covariance, covariance_power, nonzero_max
+from .statistics import format_of
 
 __all__ = ["CovariancePool2d"]
+
+Normalize = Literal["frobenius"]
+Output = Literal["triangle", "matrix", "features"]
 
 
 class CovariancePool2d(Module):
@@ -73,7 +80,7 @@ class CovariancePool2d(Module):
             raise OptionError(f"`{who}`: in_channels must be a whole number >= 1, got {in_channels!r}.")
         if reduced is not None and not is_whole(reduced):
             raise OptionError(f"`{who}`: reduced must be a whole number >= 1, or None for no reduction, got {reduced!r}.")
-        require_pool_options(who, eps, power, normalize, output, isometric, gradient, solver)
+        Pooling(eps, power, normalize, output, isometric, gradient, solver).require(who)
         super().__init__()
         self.in_channels = in_channels
         self.reduced = reduced
@@ -114,7 +121,7 @@ class CovariancePool2d(Module):
         if self.training and self.monitored:
             self.last_covariance = covariance(centred(X.detach())[0])
         options = (self.eps, self.power, self.normalize, self.output, self.isometric, self.gradient, self.solver)
-        return pooled(x, X, *options)
+        return Pooling(*options).of(x, X)
 
     def _require_input(self, input: Tensor) -> None:
         """All that can be wrong, before batch normalisation counts the batch."""
@@ -139,3 +146,55 @@ class CovariancePool2d(Module):
             f"output={self.output!r}, gradient={self.gradient}, solver={self.solver}, eps={self.eps}, "
             f"isometric={self.isometric}"
         )
+
+
+class Pooling(NamedTuple):
+    """The options of covariance pooling, which `functional.covariance_pool` explains."""
+
+    eps: float
+    power: float
+    normalize: Normalize | None
+    output: Output
+    isometric: bool
+    gradient: Gradient | None
+    solver: RootSolver
+
+    def require(self, who: str) -> None:
+        """Raise unless they are in their ranges and go together."""
+        require_number(who, "eps", self.eps, least=0)
+        require_number(who, "power", self.power, above=0, hint=" The papers take 0.5.")
+        require_one_of(who, "normalize", self.normalize, ("frobenius", None))
+        require_one_of(who, "output", self.output, ("triangle", "matrix", "features"))
+        require_flag(who, "isometric", self.isometric)
+        if self.isometric and self.output != "triangle":
+            raise OptionError(f'`{who}`: isometric=True scales the triangle; leave it out with output="{self.output}".')
+        require_root_options(who, self.gradient, self.solver, self.power)
+
+    def of(self, x: Tensor, X: Tensor) -> Tensor:
+        """The pooled maps or tokens ``x``, which are X (*B, C, n) as samples; nothing is checked."""
+        X, _ = centred(X)
+        S = covariance_power(X, self.power, self.eps, self.gradient, self.solver, scale_free=self.normalize is not None)
+        if self.normalize is not None:
+            S = _unit_norm(S)
+        if self.output == "features":
+            S = matmul(S, X)
+            S = S.mT.contiguous() if x.ndim == 3 else S.unflatten(-1, x.shape[-2:])
+            S = S.contiguous(memory_format=format_of(x)) if x.ndim == 4 else S
+        elif self.output == "triangle":
+            S = _triangle(S, self.isometric)
+        return as_given(S, x)
+
+
+def _unit_norm(S: Tensor) -> Tensor:
+    """S / |S|_F (*B, C, C); 0 where S is 0."""
+    S = S / nonzero_max(S)
+    squares = S.square().sum((-2, -1), keepdim=True)
+    return S / torch.where(squares > 0, squares, 1).sqrt()
+
+
+def _triangle(S: Tensor, isometric: bool) -> Tensor:
+    """The upper triangle (*B, n (n + 1) / 2) of S (*B, n, n), row by row."""
+    n = S.shape[-1]
+    rows, columns = torch.triu_indices(n, n, device=S.device)
+    triangle = S.flatten(-2).index_select(-1, rows * n + columns)
+    return torch.where(rows == columns, triangle, math.sqrt(2) * triangle) if isometric else triangle
