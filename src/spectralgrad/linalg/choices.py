@@ -22,7 +22,7 @@ A function or a layer asks here once and gets a *choice*, which says the way to 
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeGuard, TypeVar
 
 import torch
 from torch import Tensor
@@ -293,10 +293,9 @@ def require_root_options(who: str, gradient: Gradient | None, solver: RootSolver
     for_eigenpairs(who, gradient, solver)
 
 
-def by_products(solver: RootSolver) -> NewtonSchulz:
-    """The solver, which knows no eigenvalues."""
-    assert isinstance(solver, NewtonSchulz)
-    return solver
+def knows_no_eigenvalues(solver: RootSolver) -> TypeGuard[NewtonSchulz]:
+    """Whether the solver takes matrix products alone, so that there is nothing to clamp."""
+    return isinstance(solver, NewtonSchulz)
 
 
 def is_plain_products(solver: RootSolver) -> bool:

@@ -3,7 +3,14 @@
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.choices import Gradient, RootSolver, by_products, covariance_dtype, for_covariance_root, is_exact
+from spectralgrad.linalg.choices import (
+    Gradient,
+    RootSolver,
+    covariance_dtype,
+    for_covariance_root,
+    is_exact,
+    knows_no_eigenvalues,
+)
 from spectralgrad.linalg.functions import inv_sqrtm, powm, sqrtm
 from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul
@@ -133,12 +140,12 @@ def _gram_power(X: Tensor, power: float, solver: RootSolver, dtype: torch.dtype)
     """
     n = X.shape[-1]
     K = matmul(X.mT, X)  # (*B, n, n), of trace 1
-    if solver.has_eigenvalues:
+    if not knows_no_eigenvalues(solver):
         K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
-    elif (newton := by_products(solver)).steps is None:
-        K = _shifted_inverse_root(K, newton, dtype, ones=1 / n**2)
+    elif solver.steps is None:
+        K = _shifted_inverse_root(K, solver, dtype, ones=1 / n**2)
     else:  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
-        K = inv_sqrtm(K, solver=newton)
+        K = inv_sqrtm(K, solver=solver)
     return matmul(matmul(X, K), X.mT)
 
 
@@ -155,16 +162,15 @@ def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, sol
     The products of Newton-Schulz cannot tell a zero eigenvalue from rounding. Its root is therefore taken as
     A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
     """
-    if solver.has_eigenvalues:
+    if not knows_no_eigenvalues(solver):
         return hermitian_part(powm(M, power, gradient=gradient, solver=solver, floor=eps or None))
-    newton = by_products(solver)
-    if newton.steps is not None:
+    if solver.steps is not None:
         scale = nonzero_max(M)
-        return hermitian_part(sqrtm(M / scale, solver=newton)) * scale.sqrt()
+        return hermitian_part(sqrtm(M / scale, solver=solver)) * scale.sqrt()
     scale = _nonzero_trace(M)
     A = M / scale
     # To full accuracy, whatever the map's is: in the gradient two terms of size shift^(-1/2) cancel in the null space.
-    root = matmul(A, _shifted_inverse_root(A, newton, M.dtype))
+    root = matmul(A, _shifted_inverse_root(A, solver, M.dtype))
     return hermitian_part(root) * scale.sqrt()
 
 
@@ -177,5 +183,5 @@ def _nonzero_trace(M: Tensor) -> Tensor:
 
 def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it."""
-    floor = (eps or None) if solver.has_eigenvalues else None
+    floor = None if knows_no_eigenvalues(solver) else eps or None
     return inv_sqrtm(M, gradient=gradient, solver=solver, floor=floor)

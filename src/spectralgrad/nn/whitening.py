@@ -13,6 +13,7 @@ from spectralgrad.linalg.choices import (
     Gradient,
     RootSolver,
     for_whitening,
+    knows_no_eigenvalues,
     solver_of_exact,
     takes_jacobi_kernel,
 )
@@ -51,7 +52,7 @@ class Whitening(Normalizer):
         """W for a covariance that was shifted."""
         require_no_onnx(self.who, self.solver)
         if self.whitening == "zca":
-            floor = self.eps if self.solver.has_eigenvalues else None
+            floor = None if knows_no_eigenvalues(self.solver) else self.eps
             return inv_sqrtm(C, gradient=self.gradient, solver=self.solver, floor=floor)
         w, V = eigh(C, gradient=self.gradient, solver=self.solver)  # type: ignore[arg-type]
         sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()

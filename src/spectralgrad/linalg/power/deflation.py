@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,8 +36,6 @@ class PowerDeflation:
     >>> w
     tensor([1., 2., 4.])
     """
-
-    has_eigenvalues: ClassVar[bool] = True
 
     steps: int
     generator: torch.Generator | None = None

@@ -1,7 +1,6 @@
 """The options of Newton-Schulz."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,8 +29,6 @@ class NewtonSchulz:
     >>> sg.sqrtm(M, solver=sg.NewtonSchulz()).diagonal()
     tensor([2., 3.])
     """
-
-    has_eigenvalues: ClassVar[bool] = False
 
     tol: float | None = None
     steps: int | None = None

@@ -1,7 +1,7 @@
 """What a solver is."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -19,8 +19,6 @@ class Solver(ABC):
     >>> sg.sqrtm(torch.diag(torch.tensor([4.0, 9.0])), solver=Plain()).diagonal()
     tensor([2., 3.])
     """
-
-    has_eigenvalues: ClassVar[bool] = True  # that a function can be clamped by
 
     @abstractmethod
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
