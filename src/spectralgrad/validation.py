@@ -61,6 +61,11 @@ def checking(x: Tensor) -> bool:
     return x.device.type == "cpu" if forced is None else forced
 
 
+def may_look(x: Tensor) -> bool:
+    """`checking`, and plain code sees the values of ``x`` themselves."""
+    return checking(x) and not is_transformed(x)
+
+
 def is_forced() -> bool:
     """Whether the block is inside ``checks(True)``."""
     return _forced.get() is True

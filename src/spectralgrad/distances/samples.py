@@ -6,7 +6,7 @@ from torch import Tensor
 from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.moves import REAL_DTYPE, cast
 from spectralgrad.linalg.precision import widest
-from spectralgrad.validation import as_matrix, checking, is_transformed, require_finite
+from spectralgrad.validation import as_matrix, may_look, require_finite
 
 
 def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
@@ -38,7 +38,7 @@ def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tenso
             "Add dimensions of size 1."
         )
     for Z, name in ((x, "x"), (y, "y")):
-        if checking(Z) and not is_transformed(Z):
+        if may_look(Z):
             require_finite(who, Z.detach(), name)
     X, Y = (widened(Z, dtype).expand(*batch, *Z.shape[-2:]) for Z in (X, Y))
     return X, Y, real_dtype(dtype)

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_given, as_matrix, checking, is_transformed, require_flag
+from spectralgrad.validation import as_given, as_matrix, checking, may_look, require_flag
 
 from .autograd import batched, call
 from .choices import AUTO, ByRule, for_svd
@@ -221,7 +221,7 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see a
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
-        if checking(grad) and not is_transformed(grad) and not in_batched_backward(grad):
+        if may_look(grad) and not in_batched_backward(grad):
             if bool(grad.any()):
                 raise OptionError(
                     "`svd`: with full_matrices=True the added columns of U and rows of Vh are constants, but a gradient "

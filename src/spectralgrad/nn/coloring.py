@@ -9,9 +9,9 @@ from torch.nn import Module
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, require_number, require_one_of, require_part
+from spectralgrad.validation import is_whole, may_look, require_number, require_one_of, require_part
 
-from .maps import map_samples, may_look
+from .maps import map_samples
 from .powers import centred, covariance, inverse_root, power_of, within_squares
 
 __all__ = ["WhitenColor2d"]

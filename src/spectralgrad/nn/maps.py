@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.validation import REAL, checking, is_transformed, require_dense, require_finite, require_real
+from spectralgrad.validation import REAL, may_look, require_dense, require_finite, require_real
 
 _OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
 
@@ -72,11 +72,6 @@ def color_samples(who: str, x: Tensor, name: str, clip: bool) -> Tensor:
                 "pass clip=False to have no range."
             )
     return samples.to(torch.promote_types(x.dtype, torch.float32))
-
-
-def may_look(x: Tensor) -> bool:
-    """Whether the values of ``x`` may be looked at here."""
-    return checking(x) and not is_transformed(x)
 
 
 def require_finite_map(who: str, x: Tensor, name: str) -> None:

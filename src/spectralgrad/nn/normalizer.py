@@ -10,7 +10,7 @@ from torch import Tensor
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.whitening import Running
 from spectralgrad.linalg.choices import RootSolver
-from spectralgrad.validation import checking, is_number, is_transformed, is_whole, require_finite, require_real
+from spectralgrad.validation import is_number, is_whole, may_look, require_finite, require_real
 
 from .nodes import WhitenedStep
 
@@ -118,7 +118,7 @@ class Normalizer:
         """
         if not isinstance(samples, Tensor):
             self.require_samples(input, samples)
-        looks = checking(scatter) and not is_transformed(scatter)
+        looks = may_look(scatter)
         if looks and isinstance(samples, Tensor):
             self.require_samples(input, int(samples))
         if not looks or bool(torch.isfinite(scatter).all()):

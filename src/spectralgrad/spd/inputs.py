@@ -15,9 +15,8 @@ from spectralgrad.validation import (
     as_given,
     as_matrix,
     asymmetry_tolerance,
-    checking,
     is_number,
-    is_transformed,
+    may_look,
     require_dense,
     require_finite,
     require_hermitian,
@@ -34,16 +33,11 @@ def require_metric(who: str, metric: object) -> None:
     require_one_of(who, "metric", metric, METRICS)
 
 
-def looks(x: Tensor) -> bool:
-    """Whether the values of ``x`` are checked here and now."""
-    return checking(x) and not is_transformed(x)
-
-
 def as_hermitian(who: str, X: Tensor, name: str) -> Tensor:
     """The Hermitian part of ``X`` in a dtype that can be decomposed, or the error that says why not."""
     Y = as_matrix(who, X, square=True, name=name)
     H = hermitian_part(Y)
-    if looks(Y) and Y.numel():
+    if may_look(Y) and Y.numel():
         tolerance = asymmetry_tolerance(X)
         assert tolerance is not None
         require_hermitian(who, Y.detach(), H.detach(), tolerance, name)
@@ -53,7 +47,7 @@ def as_hermitian(who: str, X: Tensor, name: str) -> Tensor:
 def as_definite(who: str, X: Tensor, name: str, *, semi: bool = False) -> Tensor:
     """`as_hermitian`, and positive definite; with ``semi`` semi-definite is enough."""
     H = as_hermitian(who, X, name)
-    if looks(H) and H.numel():
+    if may_look(H) and H.numel():
         k = exponent(H.detach())  # at scale 1, since an eigenvalue may be n times the largest number
         try:
             w = shifted(torch.linalg.eigvalsh(shifted(H.detach(), -k)), k)
@@ -126,7 +120,7 @@ def as_position(who: str, t: object, like: Tensor, batch: torch.Size) -> Tensor:
         raise ShapeError(
             f"`{who}`: t must broadcast with the batch of the matrices, {tuple(batch)}, got shape {tuple(t.shape)}."
         ) from None
-    if looks(t):
+    if may_look(t):
         require_finite(who, t.detach(), "t")
     return t.to(device=like.device, dtype=dtype)
 
@@ -154,7 +148,7 @@ def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
         largest = w.detach().amax(-1, keepdim=True)
         w = w / torch.where((largest > 1) & torch.isfinite(largest), largest, 1)
     total = w.sum(-1, keepdim=True)
-    if looks(w) and w.numel():
+    if may_look(w) and w.numel():
         require_finite(who, w.detach(), "weights")
         if bool((w < 0).any()):
             raise OptionError(
