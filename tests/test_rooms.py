@@ -11,7 +11,7 @@ SOURCE = Path(spectralgrad.__file__).parent
 ROOMS = (
     "errors",
     "compiling",
-    "moved",
+    "old_names",
     "validation",
     "counters",
     "kernels",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import spectralgrad as sg
-from spectralgrad import moved
+from spectralgrad import old_names
 
 MOVED = ("cli", "data", "experiments", "files", "models", "report", "style")
 FORMS = (
@@ -41,11 +41,11 @@ def test_the_attribute(name: str) -> None:
 
 
 def test_the_whole_sentence() -> None:
-    assert moved._sentence("models") == (
+    assert old_names._sentence("models") == (
         "spectralgrad.models is now spectralgrad_lab.models, in the distribution spectralgrad-lab: "
         "pip install spectralgrad-lab."
     )
-    assert moved._sentence("style").startswith(
+    assert old_names._sentence("style").startswith(
         "spectralgrad.style is now spectralgrad_lab.style_network and spectralgrad_lab.transfer, in"
     )
 
@@ -74,14 +74,14 @@ def test_python_suggests_what_is_near_but_not_for_what_moved() -> None:
 
 
 def test_the_finder_comes_last_and_once() -> None:
-    moved.announce()
-    assert [type(finder) for finder in sys.meta_path].count(moved._Finder) == 1
-    code = "import sys, spectralgrad; sys.exit(type(sys.meta_path[-1]).__module__ != 'spectralgrad.moved')"
+    old_names.announce()
+    assert [type(finder) for finder in sys.meta_path].count(old_names._Finder) == 1
+    code = "import sys, spectralgrad; sys.exit(type(sys.meta_path[-1]).__module__ != 'spectralgrad.old_names')"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_new_names_exist() -> None:
     lab = pytest.importorskip("spectralgrad_lab")
-    for new in moved._MOVED.values():
+    for new in old_names._MOVED.values():
         for name in new:
             assert importlib.util.find_spec(f"{lab.__name__}.{name}") is not None
