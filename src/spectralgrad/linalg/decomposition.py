@@ -209,15 +209,21 @@ class _Pull(Function):
         return tuple(_at(x, r, t, _minus(q)) for x, q in zip(pushed, scales.matrices, strict=True))  # type: ignore[misc]
 
 
+def _at_places(places: Sequence[int], xs: Sequence[Tensor], count: int) -> list[Tensor | None]:
+    """``count`` entries, those at ``places`` from xs, the others None."""
+    every: list[Tensor | None] = [None] * count
+    for i, x in zip(places, xs, strict=True):
+        every[i] = x
+    return every
+
+
 def _along(decomposition: Decomposition, tensors: Some, tangents: Some, count: int) -> tuple[Tensor, ...]:
     """The derivative of the pullback by all its tensors. By two reverse passes, since forward mode cannot be nested:
     u -> vjp(u) is linear, and its adjoint is the jvp."""
     given = [i for i, x in enumerate(tensors) if x is not None]
 
     def pulled(*present: Tensor) -> tuple[Tensor, ...]:
-        every: list[Tensor | None] = [None] * len(tensors)
-        for i, x in zip(given, present, strict=True):
-            every[i] = x
+        every = _at_places(given, present, len(tensors))
         return decomposition.pullback(every[:count], every[count:])  # type: ignore[arg-type]
 
     return jvp_by_vjps(pulled, [tensors[i] for i in given], [tangents[i] for i in given])
@@ -239,18 +245,13 @@ def _differentiate(
     wanted = [j for j, c in enumerate(directions) if c is not None]
 
     def pulled(*tensors: Tensor) -> tuple[Tensor, ...]:
-        g: list[Tensor | None] = [None] * len(cotangents)
-        for i, x in zip(given, tensors[len(factors) :], strict=True):
-            g[i] = x
+        g = _at_places(given, tensors[len(factors) :], len(cotangents))
         out = decomposition.pullback(tensors[: len(factors)], g)
         return tuple(out[j] for j in wanted)
 
     pull: Callable[..., tuple[Tensor, ...]] = torch.func.vjp(pulled, *factors, *(cotangents[i] for i in given))[1]
     by_all = pull(tuple(directions[j] for j in wanted))
-    by_cotangent: list[Tensor | None] = [None] * len(cotangents)
-    for i, x in zip(given, by_all[len(factors) :], strict=True):
-        by_cotangent[i] = x
-    return list(by_all[: len(factors)]), by_cotangent
+    return list(by_all[: len(factors)]), _at_places(given, by_all[len(factors) :], len(cotangents))
 
 
 class _Push(Function):
@@ -270,9 +271,7 @@ class _Push(Function):
         ctx.count = len(tensors)
 
         def pushed(*given: Tensor) -> tuple[Tensor, ...]:
-            every: list[Tensor | None] = [None] * len(tensors)
-            for i, x in zip(ctx.given, given, strict=True):
-                every[i] = x
+            every = _at_places(ctx.given, given, len(tensors))
             return _push_scaled(decomposition, every[:count], every[count:])  # type: ignore[arg-type]
 
         ctx.pushed = pushed
@@ -282,10 +281,7 @@ class _Push(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         by_given = torch.func.vjp(ctx.pushed, *ctx.saved_tensors)[1](grads)
-        every: list[Tensor | None] = [None] * ctx.count
-        for i, x in zip(ctx.given, by_given, strict=True):
-            every[i] = x
-        return (None, None, *every)
+        return (None, None, *_at_places(ctx.given, by_given, ctx.count))
 
     @staticmethod
     def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
