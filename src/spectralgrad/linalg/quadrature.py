@@ -9,12 +9,15 @@ loses digits as c - a shrinks. There the Hermite-Genocchi formula takes over, th
 by a 16-point Gauss rule: at a relative spread of 0.02 both are good to about 1e-14.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from spectralgrad.compiling import constant_when_compiled
+
+if TYPE_CHECKING:
+    from .scalars import Scalar
 
 _ROOTS = ((0.3399810435848563, 0.6521451548625461), (0.8611363115940526, 0.3478548451374538))
 _GAUSS = tuple(((1 + sign * x) / 2, weight / 2) for x, weight in _ROOTS for sign in (-1, 1))
@@ -29,20 +32,7 @@ def gauss() -> tuple[tuple[float, float], ...]:
     return _GAUSS
 
 
-class Differentiable(Protocol):
-    """What `second_differences` asks of a function; `Scalar` says what each part means."""
-
-    near: float
-
-    @property
-    def floor(self) -> float | None: ...
-    def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]: ...
-    def loewner(self, w: Tensor) -> Tensor: ...
-    def curvature(self, x: Tensor) -> Tensor: ...
-    def width(self, x: Tensor) -> Tensor: ...
-
-
-def second_differences(function: Differentiable, w: Tensor) -> Tensor:
+def second_differences(function: "Scalar", w: Tensor) -> Tensor:
     """f[l_i, l_k, l_j] (*B, n, n, n) of the clamped function, for ascending eigenvalues w (*B, n)."""
     c, clamped = function.clamp(w)
     x = w if function.floor is not None else c  # clamped to rounding: the difference between w and c is noise
