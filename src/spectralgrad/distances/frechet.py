@@ -14,7 +14,7 @@ from spectralgrad.linalg.functions import apply
 from spectralgrad.linalg.moves import cast, moved, moved_last
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import spectral_radius, zero_tolerance
+from spectralgrad.linalg.scalars import is_negative, spectral_radius, zero_tolerance
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import (
     as_matrix,
@@ -28,7 +28,6 @@ from spectralgrad.validation import (
 from .samples import as_samples, centred, common_batch, promoted, real_dtype, squares, widened
 
 _ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
-_NEGATIVE = 10  # times n eps l_max of the dtype given: further below zero is no covariance
 _OVERFLOW = 1010  # the exponent of squared distances of float64 near the end of the range
 # Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
 _PASSES = 3  # a product and its two gradients
@@ -214,7 +213,7 @@ class _Root(Sqrt):
     def require(self, who: str, w: Tensor) -> None:
         if w.numel() == 0:
             return
-        negative = w[..., :1] < -max(_NEGATIVE * w.shape[-1], 100) * self.eps * spectral_radius(w)
+        negative = is_negative(w, self.eps)
         if bool(negative.any()):
             lowest = float((w / spectral_radius(w).clamp(min=torch.finfo(w.dtype).tiny)).min())
             raise DefinitenessError(

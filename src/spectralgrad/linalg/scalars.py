@@ -50,12 +50,18 @@ def zero_tolerance(w: Tensor) -> Tensor:
     return _ZERO * float(torch.finfo(w.dtype).eps) * spectral_radius(w)
 
 
+def is_negative(w: Tensor, eps: float | None = None) -> Tensor:
+    """Whether an ascending spectrum (*B, n) reaches further below zero than rounding explains, that of the dtype if ``eps``
+    is None; (*B, 1)."""
+    rounding = max(_NEGATIVE * w.shape[-1], 100) * (float(torch.finfo(w.dtype).eps) if eps is None else eps)
+    return w[..., :1] < -rounding * spectral_radius(w)
+
+
 def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M") -> None:
-    """Raise if an ascending spectrum (*B, n) reaches further below zero than rounding explains. Reads the host once."""
+    """Raise if an ascending spectrum (*B, n) `is_negative`. Reads the host once."""
     if w.numel() == 0:
         return
-    rounding = max(_NEGATIVE * w.shape[-1], 100) * float(torch.finfo(w.dtype).eps)
-    negative = w[..., :1] < -rounding * spectral_radius(w)
+    negative = is_negative(w)
     if bool(negative.any()):
         first = w[negative.squeeze(-1)][0]
         raise DefinitenessError(
