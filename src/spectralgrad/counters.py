@@ -45,7 +45,7 @@ def device_counter(event: str, device: torch.device) -> Tensor:
 def snapshot() -> tuple[int, Counter[str], list[tuple[str, Tensor]]]:
     """How often `reset_counts` ran, the host counts, and the device counters where they lie.
 
-    Use it to fetch the device counters together with other tensors, or subtracts an earlier reading.
+    For those who fetch the device counters together with other tensors, or subtract an earlier reading.
     """
     with _lock:
         return _resets, Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]

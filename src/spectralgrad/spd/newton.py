@@ -31,6 +31,7 @@ _STALLED = 3  # steps that do not halve the residual, before it counts as roundi
 _MOST = 0.01  # residuals above this are never explained by rounding
 _EXPLAINED = 16  # times eps times what `Equation.noise` says
 _FAR = 0.2  # a relative residual above which Newton's step may be wild
+_LONGEST = 20.0  # of a step in half of its logarithm: e^40 fits every dtype
 _LOOSE = 0.1  # relative accuracy of a step far from the mean; near it the residual itself, which keeps it quadratic
 
 
@@ -172,9 +173,6 @@ def _moved_by(R: Tensor, S: Tensor) -> Tensor:
     w, V = decompose("spd.mean", S, AUTO, None)
     half = matmul(R, V * (w / 2).clamp(-_LONGEST, _LONGEST).exp().unsqueeze(-2))
     return hermitian_part(matmul(half, half.mH))
-
-
-_LONGEST = 20.0  # of a step in half of its logarithm: e^40 fits every dtype
 
 
 # H^-1.
