@@ -17,7 +17,8 @@ Both derivatives are computed at scale 1 where they would overflow or underflow 
 potential says how it does so, in `at_scale_1`.
 """
 
-from typing import Any, NamedTuple, Protocol
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,62 +42,64 @@ from .scaling import (
 # For second derivatives a direction is brought so far below 1 that sums of even the largest numbers do not overflow.
 _GUARD = {torch.float32: 32, torch.float64: 64}
 
+Factors = tuple[Tensor, ...]  # of a matrix
+
 
 class AtScale1(NamedTuple):
     """A potential and factors of a matrix of scale 1, and what its derivatives are multiplied with: 2 to these (*B,)."""
 
     potential: "Potential"
-    factors: tuple[Tensor, ...]
+    factors: Factors
     first: Tensor
     second: Tensor
 
 
-class Potential(Protocol):
+class Potential(ABC):
     """A function with its two derivatives, all through one factorisation."""
 
-    handle: int  # which factor carries the differential
+    handle: ClassVar[int]  # which factor carries the differential
 
+    @abstractmethod
     def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
         """f(M) followed by the factors of M. ``tolerance`` as in `decompose`: None forbids looking at values."""
-        ...
 
     def unchecked(self) -> "Potential":
         """The same for values that could not be looked at."""
-        ...
+        return self
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    @abstractmethod
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         """D1(M)[E]."""
-        ...
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    @abstractmethod
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         """D2(M)[E1, E2]."""
-        ...
 
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    @abstractmethod
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         """The same for a matrix of scale 1, such that neither derivative overflows in directions of scale 1."""
-        ...
 
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    @abstractmethod
+    def size(self, factors: Factors) -> Tensor:
         """Numbers (*B, m) whose largest is about that of the matrix."""
-        ...
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+    def takes_any_scale(self, factors: Factors) -> bool:
         """Whether `first` needs no help with scales: a kernel does all of it."""
-        ...
+        return False
 
 
-class AnyScale:
-    """The part of a potential that takes care of scales in `first` and `second` themselves; the last factor is a matrix."""
+class AnyScale(Potential):
+    """A potential that takes care of scales in `first` and `second` themselves; the last factor is a matrix."""
 
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         matrix = factors[-1]
         zero = matrix.new_zeros(matrix.shape[:-2], dtype=widest(matrix.real))
-        return AtScale1(self, factors, zero, zero)  # type: ignore[arg-type]
+        return AtScale1(self, factors, zero, zero)
 
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def size(self, factors: Factors) -> Tensor:
         return factors[0].flatten()
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+    def takes_any_scale(self, factors: Factors) -> bool:
         return True
 
 
@@ -127,7 +130,7 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
     return derivative(potential, E, *factors)
 
 
-def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+def first_derivative(potential: Potential, factors: Factors, E: Tensor) -> Tensor:
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
     if potential.takes_any_scale(factors):
         return potential.first(factors, E)
@@ -142,12 +145,12 @@ def first_derivative(potential: Potential, factors: tuple[Tensor, ...], E: Tenso
     return scaled_back(unit.potential.first(unit.factors, shifted(E, -e)), unit.first + e)
 
 
-def _are_ordinary(potential: Potential, factors: tuple[Tensor, ...], *directions: Tensor) -> bool:
+def _are_ordinary(potential: Potential, factors: Factors, *directions: Tensor) -> bool:
     """Whether values at hand need no help with scales."""
     return is_ordinary(potential.size(factors), 1) and all(is_ordinary(E) for E in directions)
 
 
-def _second_derivative(potential: Potential, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+def _second_derivative(potential: Potential, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
     """D2(M)[E1, E2] at any scale, for plain tensors."""
     if in_batched_backward(E1) or in_batched_backward(E2):  # nothing could be scaled there
         return potential.second(factors, E1, E2)

@@ -18,8 +18,9 @@ and of an ordinary size none of this is needed: then the pullback is used as it 
 often as asked.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,32 +42,32 @@ class Scales(NamedTuple):
     matrices: tuple[Tensor | None, ...]
 
 
-class Decomposition(Protocol):
+class Decomposition(ABC):
     """Matrices -> factors, with the two derivatives at scale 1."""
 
+    @abstractmethod
     def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
         """The factors. ``tolerance`` as in `solvers.decompose`: None forbids looking at values."""
-        ...
 
+    @abstractmethod
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         """How far the factors and their matrices are from scale 1."""
-        ...
 
+    @abstractmethod
     def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The factors whose size says how far that is."""
-        ...
 
+    @abstractmethod
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
         """Cotangents of the matrices; at least one of ``cotangents`` is not None."""
-        ...
 
     def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
         """Whether the pullback of these looks after scales itself."""
-        ...
+        return False
 
+    @abstractmethod
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
         """Derivatives of the factors; at least one of ``directions`` is not None."""
-        ...
 
 
 def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:

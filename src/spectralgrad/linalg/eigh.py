@@ -23,7 +23,7 @@ from spectralgrad.validation import (
 
 from .autograd import Copy, call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
-from .decomposition import Scales, Some, factorise
+from .decomposition import Decomposition, Scales, Some, factorise
 from .power.iteration import power_eigh
 from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
@@ -122,7 +122,7 @@ def eigenpairs(
 
 
 @dataclass(frozen=True, eq=False)
-class _Eigh:
+class _Eigh(Decomposition):
     """See decomposition.py for what the methods are used for."""
 
     who: str

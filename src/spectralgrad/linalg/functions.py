@@ -13,7 +13,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
 from spectralgrad.validation import as_square, is_number, is_transformed, is_whole
 
-from .calculus import AtScale1, evaluate, first_derivative
+from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .elementary import Exp, InverseFourthRoot, InverseSqrt, Log, Power, Sqrt
@@ -27,7 +27,7 @@ __all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
 
 
 @dataclass(frozen=True)
-class Spectral:
+class Spectral(Potential):
     """V f(L) V^H through eigenpairs; see calculus.py for what the three methods are used for."""
 
     who: str
@@ -55,7 +55,7 @@ class Spectral:
     def unchecked(self) -> "Spectral":
         return replace(self, scalar=replace(self.scalar, checked=False))
 
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
         if w.numel() == 0:
             zero = torch.zeros(w.shape[:-1], device=w.device)
@@ -66,13 +66,13 @@ class Spectral:
         potential = replace(self, scalar=unit.scalar, loewner=shifted(F, -m))
         return AtScale1(potential, (unit.eigenvalues, V), unit.first + m, unit.second)
 
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def size(self, factors: Factors) -> Tensor:
         return factors[0]
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+    def takes_any_scale(self, factors: Factors) -> bool:
         return _in_kernel(factors[1])
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
@@ -82,7 +82,7 @@ class Spectral:
         F = self.scalar.loewner(w) if self.loewner is None else self.loewner
         return sandwich(V, F * in_basis(V, E))
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)

@@ -23,7 +23,7 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian
 
 from .choices import AUTO, for_generalized
-from .decomposition import Scales, Some, factorise
+from .decomposition import Decomposition, Scales, Some, factorise
 from .eigh import Eigenpairs
 from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
@@ -78,7 +78,7 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
 
 
 @dataclass(frozen=True)
-class _Generalized:
+class _Generalized(Decomposition):
     """See decomposition.py for what the methods are used for."""
 
     who: str
@@ -115,9 +115,6 @@ class _Generalized:
 
     def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return tuple(factors) if self.rule.scale_free else (factors[1],)
-
-    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
-        return False
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, Tensor]:
         (w, V), (gw, gV) = factors, cotangents

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from spectralgrad.validation import as_square
 
+from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
 from .functions import require_floor
 from .precision import in_basis, matmul, sandwich
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
-from .trace import Factors, Trace, evaluate_trace
+from .trace import Trace, evaluate_trace
 
 __all__ = ["logdet"]
 

@@ -8,7 +8,7 @@ through which autograd finds the way to them. A `Frame` says how y and L make a 
     D1(M)[E]  = weigh(L, E)            products: <G, weigh(L, E)> = <L, products(E, G)>
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +20,8 @@ from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
 from .autograd import Copy, Sum, batched, call, refuse_third_derivative
-from .calculus import AnyScale, first_derivative, second_derivative
+from .calculus import AnyScale, Factors, first_derivative, second_derivative
 from .elementwise import Elementwise
-
-Factors = tuple[Tensor, ...]  # two, or three
 
 
 def _factors(*given: Tensor | None) -> Factors:
@@ -31,7 +29,7 @@ def _factors(*given: Tensor | None) -> Factors:
 
 
 @dataclass(frozen=True)
-class Frame(AnyScale, ABC):
+class Frame(AnyScale):
     """A factorisation in which f acts on numbers. Factors: the spectrum (*B, k), the handle (calculus.py), others."""
 
     who: str
@@ -74,9 +72,6 @@ class Frame(AnyScale, ABC):
     def value(self, M: Tensor, tolerance: float | None) -> Factors:
         factors = self.factor(M, tolerance)
         return self.matrix(factors, applied(self.who, self.function, factors[0], tolerance)), *factors
-
-    def unchecked(self) -> "Frame":
-        return self
 
 
 def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:

@@ -16,13 +16,14 @@ from torch import Tensor
 
 from spectralgrad.validation import adjoint, as_matrix, checking, require_number
 
+from .calculus import Factors
 from .choices import AUTO
 from .elementary import Power
 from .precision import matmul
 from .scaling import bounded, exponent, shifted
 from .singular_map import join, split
 from .solvers import decompose_svd
-from .trace import Factors, Trace, evaluate_trace
+from .trace import Trace, evaluate_trace
 
 __all__ = ["nuclear_norm", "schatten_norm"]
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spectralgrad.validation import adjoint, as_matrix, checking, require_number
 
-from .calculus import AnyScale, evaluate
+from .calculus import AnyScale, Factors, evaluate
 from .choices import AUTO
 from .precision import matmul
 from .scaling import exponent, shifted
@@ -82,17 +82,14 @@ class _Pinv(AnyScale):
         U, Vh = U * kept.unsqueeze(-2), Vh * kept.unsqueeze(-1)
         return shifted(T, -scale), T, U, S, Vh
 
-    def unchecked(self) -> "_Pinv":
-        return self
-
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         if E.numel() == 0:
             return E.clone()
         T, U, S, Vh = factors
         size = exponent(E)
         return shifted(_derivative(T, U, Vh, shifted(E, -size)), size - 2 * exponent(S, 1))
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         if E1.numel() == 0:
             return E1.clone()
         T, U, S, Vh = factors

@@ -13,7 +13,7 @@ In the eigenbasis of H the equation divides by s_i + s_j: no gap, so no tie matt
 not unique, contribute nothing.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -31,7 +31,7 @@ from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed
 
 from . import planes
 from .autograd import call, composed_gradients, in_transform, is_constant, is_plain_backward
-from .calculus import AtScale1, evaluate
+from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, for_polar, polar_way
 from .moves import cast, moved
 from .precision import hermitian_part, matmul
@@ -47,41 +47,28 @@ from .svd import reciprocal_sums, reciprocal_values, rounding, singular_triplets
 __all__ = ["BySVD", "polar"]
 
 
-class _Polar(ABC):
+class _Polar(Potential):
     """The two derivatives, given H and the means to solve with it. Factors: Q, which is the handle, then H's."""
 
     handle = 0
 
-    @abstractmethod
-    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        """Q and the factors."""
-
-    def unchecked(self) -> "_Polar":
-        return self
-
-    @abstractmethod
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1: ...
-
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def size(self, factors: Factors) -> Tensor:
         Q, second = factors[:2]  # S (*B, n), or H (*B, n, n)
         return second if second.ndim < Q.ndim else second.flatten(-2)
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
-        return False
-
     @abstractmethod
-    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def solve(self, factors: Factors, E: Tensor) -> Tensor:
         """X with H X + X H = E, for skew-Hermitian E."""
 
     @abstractmethod
-    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def inverse(self, factors: Factors) -> Tensor:
         """H^-1."""
 
     @abstractmethod
-    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def stretch(self, factors: Factors) -> Tensor:
         """H."""
 
-    def _complete(self, factors: tuple[Tensor, ...], R: Tensor, skew: Tensor) -> Tensor:
+    def _complete(self, factors: Factors, R: Tensor, skew: Tensor) -> Tensor:
         Q = factors[0]
         result = matmul(Q, self.solve(factors, skew))
         if Q.shape[-2] > Q.shape[-1]:
@@ -89,13 +76,13 @@ class _Polar(ABC):
             result = result + matmul(outside, self.inverse(factors))
         return result
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         if E.numel() == 0:
             return E.clone()
         P = matmul(factors[0].mH, E)
         return self._complete(factors, E, P - P.mH)
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         if E1.numel() == 0:
             return E1.clone()
         Q, H = factors[0], self.stretch(factors)
@@ -128,10 +115,10 @@ class BySVD(_Polar):
         """Q, S and V; ``check`` allows to look at values."""
         return polar_factors(self.who, A, self.solver, check, self.eps)
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
+    def takes_any_scale(self, factors: Factors) -> bool:
         return _derivative_kernel(factors[0]) is not None
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         kernel = _derivative_kernel(factors[0])
         if kernel is not None and type(E) is Tensor and not in_batched_backward(E):
             return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
@@ -139,22 +126,22 @@ class BySVD(_Polar):
             return planes.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
 
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         Q, S, V = factors
         k = exponent(S, 1)
         return AtScale1(self, (Q, shifted(S, -k), V), -k, -2 * k)
 
-    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def solve(self, factors: Factors, E: Tensor) -> Tensor:
         _, S, V = factors
         X = matmul(V.mH, matmul(E, V))
         X = (X - X.mH) / 2  # as it is but for rounding, which on the diagonal a tiny s_n would blow up
         return matmul(matmul(V, reciprocal_sums(S, self.eps) * X), V.mH)
 
-    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def inverse(self, factors: Factors) -> Tensor:
         _, S, V = factors
         return matmul(V * reciprocal_values(S, self.eps).unsqueeze(-2), V.mH)
 
-    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def stretch(self, factors: Factors) -> Tensor:
         _, S, V = factors
         return matmul(V * S.unsqueeze(-2), V.mH)
 
@@ -265,19 +252,19 @@ class _ByNewton(_Polar):
             )
         return Q, Q.clone(), hermitian_part(matmul(Q.mH, A)), hermitian_part(P) / norm
 
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         Q, H, inverse = factors
         k = exponent(H)
         return AtScale1(self, (Q, shifted(H, -k), shifted(inverse, k)), -k, -2 * k)
 
-    def solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def solve(self, factors: Factors, E: Tensor) -> Tensor:
         _, H, inverse = factors
         return lyapunov(H, inverse, E, self.eps, max(2 * self.eps, finest(H)), True)
 
-    def inverse(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def inverse(self, factors: Factors) -> Tensor:
         return factors[2]
 
-    def stretch(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def stretch(self, factors: Factors) -> Tensor:
         return factors[1]
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag, require_one_of
 
-from .calculus import AtScale1, evaluate
+from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .eigh import eigenpairs
 from .precision import in_basis, matmul, sandwich
@@ -59,7 +59,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class _Projector:
+class _Projector(Potential):
     """See calculus.py for what the three methods are used for."""
 
     cut: Cut
@@ -74,30 +74,24 @@ class _Projector:
             _require_energy(self.cut, w)
         return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
 
-    def unchecked(self) -> "_Projector":
-        return self
-
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
         k = exponent(w, 1) if self.rule.scale_free else torch.zeros_like(exponent(w, 1))
         return AtScale1(self, (shifted(w, -k), V), -k, -2 * k)
 
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def size(self, factors: Factors) -> Tensor:
         return factors[0]
-
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
-        return False
 
     def _across(self, w: Tensor) -> tuple[Tensor, Tensor]:
         kept = self.cut.kept(w)
         row, column = kept.unsqueeze(-1), kept.unsqueeze(-2)
         return torch.where(row != column, self.rule.coefficients(w).abs(), 0), kept
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         w, V = factors
         return sandwich(V, self._across(w)[0] * in_basis(V, E))
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         w, V = factors
         F, kept = self._across(w)
         X, Y = (in_basis(V, E) for E in (E1, E2))

@@ -24,9 +24,10 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed
 
+from .calculus import Factors
 from .choices import AUTO, for_svd
 from .elementwise import Elementwise
-from .mapped import Factors, Frame, mapped
+from .mapped import Frame, mapped
 from .precision import hermitian_part, matmul
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose_svd

@@ -13,12 +13,12 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_square
 
-from .calculus import AtScale1
+from .calculus import AtScale1, Factors
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_function
 from .eigh import eigenpairs
 from .elementwise import Elementwise
 from .functions import Spectral, require_floor
-from .mapped import Factors, Frame, applied, mapped
+from .mapped import Frame, applied, mapped
 from .precision import in_basis, matmul, sandwich
 from .solvers import Solver, decompose
 

@@ -25,7 +25,7 @@ from spectralgrad.validation import as_given, as_matrix, checking, may_look, req
 
 from .autograd import batched, call
 from .choices import AUTO, ByRule, for_svd
-from .decomposition import Scales, Some, factorise
+from .decomposition import Decomposition, Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
@@ -128,7 +128,7 @@ def _outside(U: Tensor, X: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Svd:
+class _Svd(Decomposition):
     """See decomposition.py for what the methods are used for."""
 
     who: str
@@ -151,9 +151,6 @@ class _Svd:
             return self.rule.coefficients(S)
         size = torch.where(S > 0, S, 1)[..., :1].detach()
         return self.rule.coefficients(S / size) / size.unsqueeze(-1)
-
-    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
-        return False
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (U, S, Vh), (gU, gS, gVh) = factors, cotangents

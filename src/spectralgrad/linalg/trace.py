@@ -7,7 +7,7 @@ The trace t(M) of a potential has the gradient f(M), and f has the derivative D1
     D1(M)[E] value only; third derivatives are refused.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, NoReturn
 
 import torch
@@ -17,13 +17,11 @@ from torch.autograd import Function
 from spectralgrad.validation import under_vmap
 
 from .autograd import batched, call, is_constant, refuse_third_derivative
-from .calculus import AnyScale, derivative
+from .calculus import AnyScale, Factors, derivative
 from .scaling import bounded, exponent, shifted
 
-Factors = tuple[Tensor, ...]
 
-
-class Trace(AnyScale, ABC):
+class Trace(AnyScale):
     """A number t(M) with its gradient f(M) and the derivative of that, through one factorisation."""
 
     handle = 1  # which factor carries the differential
@@ -50,9 +48,6 @@ class Trace(AnyScale, ABC):
 
     def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> NoReturn:
         refuse_third_derivative()
-
-    def unchecked(self) -> "Trace":
-        return self
 
 
 def evaluate_trace(trace: Trace, M: Tensor, tolerance: float | None) -> Tensor:

@@ -25,7 +25,7 @@ from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.validation import is_transformed, require_hermitian
 
-from ..calculus import AtScale1, evaluate
+from ..calculus import AtScale1, Factors, Potential, evaluate
 from ..moves import cast, moved
 from ..precision import hermitian_part, matmul
 from ..scaling import are_ordinary, at_hand, exponent, shifted
@@ -139,7 +139,7 @@ def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True)
-class _Root:
+class _Root(Potential):
     """M^(1/2) or M^(-1/2); factors: the square root, which is the handle, and the inverse one. See calculus.py."""
 
     who: str
@@ -194,34 +194,28 @@ class _Root:
                 f"an eps of {self.eps:.1e}. Add eps * identity, or use an eigensolver."
             )
 
-    def unchecked(self) -> "_Root":
-        return self
-
-    def at_scale_1(self, factors: tuple[Tensor, ...]) -> AtScale1:
+    def at_scale_1(self, factors: Factors) -> AtScale1:
         Y, Z = factors
         k = exponent(Y)  # M is 2^(2 k) times a matrix of scale 1
         orders = (-3, -5) if self.inverse else (-1, -3)
         return AtScale1(self, (shifted(Y, -k), shifted(Z, k)), orders[0] * k, orders[1] * k)
 
-    def size(self, factors: tuple[Tensor, ...]) -> Tensor:
+    def size(self, factors: Factors) -> Tensor:
         return factors[0].abs().square().flatten(-2)
 
-    def takes_any_scale(self, factors: tuple[Tensor, ...]) -> bool:
-        return False
-
-    def _solve(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def _solve(self, factors: Factors, E: Tensor) -> Tensor:
         """X with Y X + X Y = E, for Hermitian E."""
         Y, Z = factors
         return lyapunov(Y, Z, E, self.lower**0.5, self._accuracy(Y), False)
 
-    def first(self, factors: tuple[Tensor, ...], E: Tensor) -> Tensor:
+    def first(self, factors: Factors, E: Tensor) -> Tensor:
         Y, Z = factors
         if Y.numel() == 0:
             return E.clone()
         X = self._solve(factors, hermitian_part(E))
         return -matmul(Z, matmul(X, Z)) if self.inverse else X
 
-    def second(self, factors: tuple[Tensor, ...], E1: Tensor, E2: Tensor) -> Tensor:
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         Y, Z = factors
         if Y.numel() == 0:
             return E1.clone()
