@@ -1,7 +1,5 @@
 """The nearest orthogonal gradient (NOG)."""
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -48,15 +46,12 @@ class NearestOrthogonalGradient(Treatment):
 
     order = 0
 
-    def __init__(self, optimizer: Optimizer, params: Tensor | Iterable[Tensor]) -> None:
-        params = params if isinstance(params, Tensor) or not isinstance(params, Iterable) else list(params)
-        for p in [params] if isinstance(params, Tensor) else params if isinstance(params, list) else []:
-            if isinstance(p, Tensor) and (p.ndim < 2 or p.numel() == 0):
-                raise ShapeError(
-                    "`NearestOrthogonalGradient`: a parameter must have at least two dimensions, (out, in, ...), none of "
-                    f"them 0, got shape {tuple(p.shape)}. Leave out biases and the weights of normalisation layers."
-                )
-        super().__init__(optimizer, params)
+    def require_param(self, p: Tensor) -> None:
+        if p.ndim < 2 or p.numel() == 0:
+            raise ShapeError(
+                "`NearestOrthogonalGradient`: a parameter must have at least two dimensions, (out, in, ...), none of "
+                f"them 0, got shape {tuple(p.shape)}. Leave out biases and the weights of normalisation layers."
+            )
 
     def check(self, optimizer: Optimizer, held: list[tuple[Tensor, Group]]) -> None:
         super().check(optimizer, held)

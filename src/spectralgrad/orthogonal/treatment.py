@@ -27,6 +27,8 @@ class Treatment:
 
     def __init__(self, optimizer: Optimizer, params: Tensor | Iterable[Tensor]) -> None:
         self.params = _require_params(type(self), optimizer, params)
+        for p in self.params:
+            self.require_param(p)
         self._optimizer = weakref.ref(optimizer)  # a cycle would keep the optimizer's state until the next collection
         hook = _hook_of(optimizer)
         if hook is None:
@@ -44,6 +46,9 @@ class Treatment:
         if not hook.treatments:
             for handle in hook.handles:
                 handle.remove()
+
+    def require_param(self, p: Tensor) -> None:
+        """Raise if a parameter cannot have the treatment; called before the optimizer gets it."""
 
     def check(self, optimizer: Optimizer, held: list[tuple[Tensor, Group]]) -> None:
         """Raise if the treatment cannot act; called for all treatments before any of them acts."""
