@@ -22,7 +22,7 @@ A function or a layer asks here once and gets a *choice*, which says the way to 
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeGuard, TypeVar
+from typing import Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
@@ -55,10 +55,7 @@ _TRIANGLE = 128  # up to this many columns, or rows, the kernels of the SVD beat
 _SEVERAL = 16  # beyond it, from so many matrices on
 _TALL = 8192  # rows from which one matrix is better off with all multiprocessors
 _MANY = 768
-_INVERSE_ROOTS: tuple[Root, ...] = (
-    "inverse sqrt",
-    "inverse fourth root",
-)  # singular matrices, where products are rough, have none
+_INVERSE_ROOTS: tuple[Root, ...] = ("inverse sqrt", "inverse fourth root")  # no singular matrix, where products are rough
 _LAPACK, _JACOBI = Lapack(), Jacobi()
 _LORENTZIAN, _EXACT, _NEWTON = Lorentzian(), Exact(), NewtonSchulz()
 
@@ -174,7 +171,8 @@ def for_eigenpairs(who: str, gradient: Gradient | None, solver: EigenSolver) -> 
     if gradient is None and solver is AUTO:  # as most ask: no time is lost at the door
         return _USUAL_PAIRS
     if isinstance(solver, PowerDeflation):
-        return ByDeflation(_with_its_own_gradient(who, gradient, solver))
+        _require_no_gradient(who, gradient, solver)
+        return ByDeflation(solver)
     _require_solver(who, solver)
     if isinstance(gradient, PowerIteration):
         return ByPowerIteration(solver, gradient)
@@ -224,7 +222,8 @@ def for_svd(who: str, gradient: Rule | None, solver: Solver) -> ByRule:
 def for_polar(who: str, gradient: Rule | None, solver: Solver | NewtonSchulz) -> Exactly | ByRule | ByProducts:
     """How `polar` is computed: exactly by an SVD, through singular vectors with a rule, or by products."""
     if isinstance(solver, NewtonSchulz):
-        return ByProducts(_with_its_own_gradient(who, gradient, solver))
+        _require_no_gradient(who, gradient, solver)
+        return ByProducts(solver)
     _require_svd_solver(who, solver)
     if is_exact(gradient, solver):
         return Exactly(solver)
@@ -273,7 +272,7 @@ def for_whitening(who: str, whitening: Whitening, gradient: Gradient | None, sol
     if isinstance(solver, NewtonSchulz):
         if whitening == "pca":
             raise OptionError(f'`{who}`: NewtonSchulz has no eigenvectors; with whitening="pca" take another solver.')
-        _with_its_own_gradient(who, gradient, solver)
+        _require_no_gradient(who, gradient, solver)
         return None
     return _layer_gradient(who, gradient, solver, _EXACT if whitening == "zca" else _LORENTZIAN)
 
@@ -286,7 +285,7 @@ def for_denoising(who: str, gradient: Gradient | None, solver: EigenSolver) -> G
 def require_root_options(who: str, gradient: Gradient | None, solver: RootSolver, power: float = 0.5) -> None:
     """Raise unless a power of covariances can be taken with these."""
     if isinstance(solver, NewtonSchulz):
-        _with_its_own_gradient(who, gradient, solver)
+        _require_no_gradient(who, gradient, solver)
         if power != 0.5:
             raise OptionError(f"`{who}`: NewtonSchulz computes square roots only, got power={power}; take another solver.")
         return
@@ -351,15 +350,12 @@ def _layer_gradient(who: str, gradient: Gradient | None, solver: EigenSolver, de
 # Refusals.
 
 
-_Own = TypeVar("_Own", NewtonSchulz, PowerDeflation)
-
-
-def _with_its_own_gradient(who: str, gradient: object, solver: _Own) -> _Own:
-    if gradient is None:
-        return solver
-    raise OptionError(
-        f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}, or take another solver."
-    )
+def _require_no_gradient(who: str, gradient: object, solver: NewtonSchulz | PowerDeflation) -> None:
+    if gradient is not None:
+        raise OptionError(
+            f"`{who}`: {type(solver).__name__} brings its own gradient; leave out gradient={gradient}, or take another "
+            "solver."
+        )
 
 
 def _require_solver(who: str, solver: object) -> Solver:
