@@ -6,6 +6,7 @@ counting never makes the host wait; reading them does.
 
 import threading
 from collections import Counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -42,13 +43,21 @@ def device_counter(event: str, device: torch.device) -> Tensor:
         return total
 
 
-def snapshot() -> tuple[int, Counter[str], list[tuple[str, Tensor]]]:
-    """How often `reset_counts` ran, the host counts, and the device counters where they lie.
+class Snapshot(NamedTuple):
+    """How often `reset_counts` ran, the host counts, and the device counters where they lie."""
+
+    resets: int
+    on_host: Counter[str]
+    on_devices: list[tuple[str, Tensor]]
+
+
+def snapshot() -> Snapshot:
+    """All counts as they are now.
 
     For those who fetch the device counters together with other tensors, or subtract an earlier reading.
     """
     with _lock:
-        return _resets, Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()]
+        return Snapshot(_resets, Counter(_host), [(event, tensor) for (event, _), tensor in _device.items()])
 
 
 def counts() -> dict[str, int]:

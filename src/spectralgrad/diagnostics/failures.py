@@ -11,17 +11,15 @@ from .record import Record
 
 _FAILED_ATTEMPTS = ("solver_retry_float64", "solver_retry_jitter", "solver_failed")  # each counts one that failed before
 
-Snapshot = tuple[int, Counter[str], list[tuple[str, Tensor]]]
-
 
 class Failures:
     """The counts of the whole process at the last look; what was counted before the first one is not reported."""
 
     def __init__(self) -> None:
-        self._resets = counters.snapshot()[0]
+        self._resets = counters.snapshot().resets
         self._counted = Counter(counters.counts())
 
-    def since_last(self, snapshot: Snapshot, fetched: Iterable[Tensor]) -> Record:
+    def since_last(self, snapshot: counters.Snapshot, fetched: Iterable[Tensor]) -> Record:
         """The entries for ``snapshot``, whose device counters the caller has ``fetched`` together with other things."""
         resets, total, on_device = snapshot
         for (event, _), times in zip(on_device, fetched, strict=True):

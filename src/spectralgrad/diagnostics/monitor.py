@@ -181,7 +181,7 @@ class ConditionMonitor:
         sent = [eigenvalues_of(C) if self.decompose_on == "device" else C for _, C in fresh]
         norms = [x for tap, _ in fresh for x in tap.gradient_norms()]
         counted = counters.snapshot()
-        arrived = iter(_to_host([*sent, *(x for x in norms if x is not None), *(x for _, x in counted[2])]))
+        arrived = iter(_to_host([*sent, *(x for x in norms if x is not None), *(x for _, x in counted.on_devices)]))
         spectra = [next(arrived) for _ in sent]
         lengths = [None if x is None else float(next(arrived)) for x in norms]
         events = self._failures.since_last(counted, arrived)
