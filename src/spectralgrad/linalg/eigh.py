@@ -123,7 +123,7 @@ def eigenpairs(
 
 @dataclass(frozen=True, eq=False)
 class _Eigh(Decomposition):
-    """See decomposition.py for what the methods are used for."""
+    """Factors: eigenvalues (*B, n) and eigenvectors (*B, n, n)."""
 
     who: str
     rule: Rule

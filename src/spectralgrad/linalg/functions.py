@@ -28,7 +28,7 @@ __all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
 
 @dataclass(frozen=True)
 class Spectral(Potential):
-    """V f(L) V^H through eigenpairs; see calculus.py for what the three methods are used for."""
+    """V f(L) V^H. Factors: eigenvalues (*B, n), and eigenvectors (*B, n, n), the handle."""
 
     who: str
     scalar: Scalar

@@ -79,7 +79,7 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
 
 @dataclass(frozen=True)
 class _Generalized(Decomposition):
-    """See decomposition.py for what the methods are used for."""
+    """Of A and B. Factors: eigenvalues (*B, n) and eigenvectors (*B, n, n)."""
 
     who: str
     rule: Rule

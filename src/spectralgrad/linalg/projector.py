@@ -60,7 +60,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class _Projector(Potential):
-    """See calculus.py for what the three methods are used for."""
+    """Factors: eigenvalues (*B, n), and eigenvectors (*B, n, n), the handle."""
 
     cut: Cut
     rule: Rule

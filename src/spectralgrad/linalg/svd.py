@@ -129,7 +129,7 @@ def _outside(U: Tensor, X: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Svd(Decomposition):
-    """See decomposition.py for what the methods are used for."""
+    """Factors: U (*B, m, k), S (*B, k), Vh (*B, k, n)."""
 
     who: str
     rule: Rule

@@ -140,7 +140,7 @@ def _monotone(A: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class _Root(Potential):
-    """M^(1/2) or M^(-1/2); factors: the square root, which is the handle, and the inverse one. See calculus.py."""
+    """M^(1/2) or M^(-1/2); factors: the square root, which is the handle, and the inverse one."""
 
     who: str
     inverse: bool
