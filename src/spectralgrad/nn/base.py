@@ -20,8 +20,7 @@ from .checkpoint import translated
 from .handle import BatchNormHandle, group_from_sync
 from .normalizer import BatchMap, Normalizer, require_eps, require_features, require_group_size
 from .ranks import Share, require_agreement
-from .route import _working_dtype as working_dtype
-from .route import route_of
+from .route import route_of, working_dtype
 
 _HANDLE = "as_batch_norm"  # the child's name
 

@@ -65,7 +65,7 @@ class Route(ABC):
 
 class Plain(Route):
     def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
-        X = as_samples(x, layer.group_size, _working_dtype(layer, x))  # (groups, d, n)
+        X = as_samples(x, layer.group_size, working_dtype(layer, x))  # (groups, d, n)
         batch = moments_of(X)
         if layer.process_group is None:
             layer.require_batch(x, X.shape[-1], batch.scatter)
@@ -78,7 +78,7 @@ class Plain(Route):
         return y
 
     def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
-        dtype = _working_dtype(layer, x)
+        dtype = working_dtype(layer, x)
         assert layer.running_mean is not None
         X, A, mean = (
             as_samples(x, layer.group_size, dtype),
@@ -119,7 +119,7 @@ class OneNode(Route):
         return y
 
     def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
-        dtype = _working_dtype(layer, x)
+        dtype = working_dtype(layer, x)
         assert layer.running_mean is not None
         A, mean = layer.from_running(dtype).to(dtype), owned(layer.running_mean, dtype)
         return transformed(x, scaled(layer.weight, _as_matrices(A)), mean, layer.bias)
@@ -150,7 +150,7 @@ PLAIN, ONE_NODE, KERNELS, COMPILED = Plain(), OneNode(), Kernels(), Compiled()
 Takes = Callable[["Normalizer", Tensor], bool]
 
 
-def _working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
+def working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
     """What to compute in: at least float32, at least what the input and the state have."""
     own = layer.weight if layer.running_mean is None else layer.running_mean
     dtype = torch.promote_types(x.dtype, torch.float32)
@@ -162,7 +162,7 @@ def passes_take(layer: "Normalizer", x: Tensor) -> bool:
 
     On a GPU where their kernels run; on a CPU for maps that no core's cache holds.
     """
-    if _working_dtype(layer, x) != tiles.statistics_dtype(x):
+    if working_dtype(layer, x) != tiles.statistics_dtype(x):
         return False
     return x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
 
@@ -175,7 +175,7 @@ def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:
 def operators_take_step(layer: "Normalizer", x: Tensor) -> bool:
     """`kernels_take_step` while torch.compile traces: nothing that it cannot follow."""
     samples = x.numel() // x.shape[1]
-    fits = x.dtype in tiles.DTYPES and _working_dtype(layer, x) == torch.float32 and 0 < samples <= tiles.MOST_SAMPLES
+    fits = x.dtype in tiles.DTYPES and working_dtype(layer, x) == torch.float32 and 0 < samples <= tiles.MOST_SAMPLES
     return fits and whitening_ops.runs_on(x.device.type, x.device.index, layer.group_size)
 
 
@@ -222,7 +222,7 @@ def _composition(layer: "Normalizer") -> Callable[..., Tensor]:
     """What a node computes of x, weight and bias by the batch's statistics, in plain torch."""
 
     def composed(x: Tensor, weight: "Tensor | None", bias: "Tensor | None") -> Tensor:
-        X = as_samples(x, layer.group_size, _working_dtype(layer, x))
+        X = as_samples(x, layer.group_size, working_dtype(layer, x))
         batch = moments_of(X)
         A = layer.from_batch(batch.scatter, batch.samples).A
         return as_input(affine(X, A, batch.mean, weight, bias), x)
