@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import spectralgrad as sg
-from spectralgrad_lab.sweep.local import cores
+from spectralgrad_lab.records.machine import cores
 
 from .case import Case
 from .measure import Effort

@@ -15,10 +15,11 @@ from spectralgrad_lab.artifacts.registry import IDS, find, specs
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec, narrowed, trials_of
 from spectralgrad_lab.deadline import Deadline, OutOfTime
+from spectralgrad_lab.records.machine import cores
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store, StoreError
 from spectralgrad_lab.records.trial import Trial
-from spectralgrad_lab.sweep.local import cores, run_trials
+from spectralgrad_lab.sweep.local import run_trials
 
 from .answers import ON, answered, answering, require_options
 from .bars import SPEAKS, places, progress_of

@@ -32,7 +32,7 @@ def circumstances(command: str, gpu: bool = False) -> dict[str, Any]:
     """
     machine: dict[str, Any] = {
         "cpu": _cpu_model(),
-        "cores": _cores(),
+        "cores": cores(),
         "architecture": platform.machine(),
         "system": platform.system(),
         "torch_threads": torch.get_num_threads(),
@@ -149,7 +149,8 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -1,6 +1,5 @@
 """Trials, one after the other, on several processes or on a Ray cluster. What has a record is not run again."""
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -126,11 +125,6 @@ def news(running: Sequence[Trial], store: Store, heard: dict[Trial, int], hear: 
         if epochs != heard.get(trial):
             heard[trial] = epochs
             hear(Event(trial, epochs))
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def uses_gpu(device: str) -> bool:

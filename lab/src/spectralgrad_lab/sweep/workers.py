@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from spectralgrad_lab.deadline import Deadline, OutOfTime
+from spectralgrad_lab.records.machine import cores
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
-from .local import Event, FirstEpoch, Listener, Train, cores, forward, news, record_crash, silence, uses_gpu
+from .local import Event, FirstEpoch, Listener, Train, forward, news, record_crash, silence, uses_gpu
 
 POLL = 0.5  # seconds between two looks at the records of running trials
 ATTEMPTS = 2  # at a trial whose worker dies
