@@ -14,16 +14,15 @@ from spectralgrad_lab.models.vgg import Encoder
 from spectralgrad_lab.transfer import train_decoders
 from spectralgrad_lab.transfer.pretrained import load_decoder, load_encoder
 from spectralgrad_lab.transfer.train_decoders import (
-    EMBEDDED,
     Recipe,
     augmented,
     color_changes,
-    fitted,
     losses,
     psnr,
     reconstruction,
     train_decoder,
 )
+from spectralgrad_lab.transfer.write_decoder import EMBEDDED, write_decoder
 from support import cases
 
 
@@ -172,7 +171,7 @@ def test_a_training_that_is_stopped_leaves_its_last_decoder(tmp_path: Path) -> N
 
     recipe = Recipe(level="relu1_1", steps=9, batch=1, crop=32)
     with pytest.raises(KeyboardInterrupt):
-        fitted(recipe, tmp_path, command="", data=EMBEDDED, device="cpu", every=0, say=stop)
+        write_decoder(recipe, tmp_path, command="", data=EMBEDDED, device="cpu", every=0, say=stop)
     assert [path.name for path in tmp_path.iterdir()] == ["decoder-relu1_1.pt"]
     load_decoder("relu1_1", path=tmp_path / "decoder-relu1_1.pt")
 

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from spectralgrad_lab.transfer.pretrained import load_encoder, save_weights
-from spectralgrad_lab.transfer.train_decoders import Recipe, fitted
+from spectralgrad_lab.transfer.train_decoders import Recipe
+from spectralgrad_lab.transfer.write_decoder import write_decoder
 
 from .options import Device, EncoderFile
 
@@ -37,7 +38,9 @@ def train_decoders(
         level=level, seconds=seconds, steps=steps, batch=batch, crop=crop, rate=rate, feature=feature, calm=calm, seed=seed
     )
     command = " ".join(["spectralgrad", *(_named(word) for word in context.obj or ("train-decoders",))])
-    fitted(recipe, out, command=command, data=data, encoder=encoder, start=start, device=device, every=every, say=typer.echo)
+    write_decoder(
+        recipe, out, command=command, data=data, encoder=encoder, start=start, device=device, every=every, say=typer.echo
+    )
 
 
 def convert_weights(
