@@ -19,9 +19,9 @@ from PIL import Image
 
 from spectralgrad_lab.artifacts import registry
 from spectralgrad_lab.artifacts import style as style_artifacts
+from spectralgrad_lab.artifacts.pami.fig2 import correlated, whitening_matrices
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Spec
-from spectralgrad_lab.artifacts.whitening_figure import correlated, whitening_matrices
 from spectralgrad_lab.data.artworks import embedded_artworks
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.drawing import encoded

@@ -1,4 +1,5 @@
-from ..protocols.style import later, says
+from .. import style
+from ..protocols.style import says
 from ..spec import Spec
 
 SPEC = Spec(
@@ -7,7 +8,7 @@ SPEC = Spec(
     shows="pictures: SVD-WCT, GD-WCT, PI-WCT and Clip-WCT",
     kind="style",
     form="pictures",
-    make=later("style", "figure10"),
+    make=style.figure10,
     says=says(),
     claim="Clip-WCT and GD-WCT cannot remove the original style completely, in particular for Monet and Cezanne.",
 )

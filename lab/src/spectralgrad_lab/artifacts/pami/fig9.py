@@ -1,4 +1,5 @@
-from ..protocols.style import later, says
+from .. import style
+from ..protocols.style import says
 from ..spec import Spec
 
 SPEC = Spec(
@@ -7,7 +8,7 @@ SPEC = Spec(
     shows="pictures: SVD-WCT against GD-WCT",
     kind="style",
     form="pictures",
-    make=later("style", "figure9"),
+    make=style.figure9,
     says=says(),
     claim="SVD-WCT gives sharper details, and replaces the style completely.",
 )

@@ -1,6 +1,7 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.style import later, says
+from .. import style
+from ..protocols.style import says
 from ..spec import Spec
 
 SPEC = Spec(
@@ -16,7 +17,7 @@ SPEC = Spec(
             "PAMI Table 10: time for an image, on a Titan X.",
         ),
     ),
-    make=later("style", "table10"),
+    make=style.table10,
     says=says(),
     claim="SVD-WCT is much faster than PI-WCT, as fast as Clip-WCT, and slower than GD-WCT.",
 )

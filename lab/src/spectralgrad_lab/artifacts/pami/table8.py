@@ -1,6 +1,7 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.style import later, says
+from .. import style
+from ..protocols.style import says
 from ..spec import Spec
 
 STYLES = ("Cezanne", "Monet", "Real Photo", "Ukiyoe", "Vangogh", "Mean")
@@ -77,7 +78,7 @@ SPEC = Spec(
             ("The mean of Original's five accuracies is 95.83, printed as 95.48; the mean Δ follow the printed one.",),
         ),
     ),
-    make=later("style", "table8"),
+    make=style.table8,
     says=says(),
     claim="SVD-WCT is recognised best in the mean, and always better than GD-WCT; PI-WCT is second, Clip-WCT worst.",
 )

@@ -1,6 +1,7 @@
 from spectralgrad_lab.records.results import Printed
 
-from ..protocols.style import later, says
+from .. import style
+from ..protocols.style import says
 from ..spec import Spec
 
 SPEC = Spec(
@@ -20,7 +21,7 @@ SPEC = Spec(
             "PAMI Table 9: sharpness scores; larger is sharper.",
         ),
     ),
-    make=later("style", "table9"),
+    make=style.table9,
     says=says(),
     claim="Methods with a standard SVD give sharper images than GD-WCT; SVD-WCT is similar to PI-WCT.",
 )

@@ -1,11 +1,6 @@
-"""What the style artifacts share: their scales in words; and that their code is imported when it is run, not when listed."""
+"""What the style artifacts share: their scales in words."""
 
-from collections.abc import Callable
-from importlib import import_module
-
-from spectralgrad_lab.records.results import Computed, Scale
 from spectralgrad_lab.style_network.trial import style_trial
-from spectralgrad_lab.style_network.workplace import Workplace
 
 _SMOKE, _SHORT = style_trial("taylor", "smoke"), style_trial("taylor", "short")
 SMOKE = f"Pictures that a program draws, small networks, {_SMOKE.steps} steps: that it runs, not how it looks."
@@ -24,13 +19,3 @@ PAPER = "One network for each domain. The text gives no size of the pictures, st
 def says(more: str = "") -> dict[str, str]:
     """What the scales do."""
     return {scale: f"{text} {HOPS} {more}".strip() for scale, text in (("smoke", SMOKE), ("short", SHORT), ("paper", PAPER))}
-
-
-def later(module: str, name: str) -> Callable[[Scale, Workplace], Computed]:
-    """The function of that name in a module of the laboratory."""
-
-    def make(scale: Scale, place: Workplace) -> Computed:
-        result: Computed = getattr(import_module(f"..{module}", __package__), name)(scale, place)
-        return result
-
-    return make
