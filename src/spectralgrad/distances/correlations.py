@@ -8,7 +8,7 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, for_svd
 from spectralgrad.linalg.elementary import InverseSqrt
-from spectralgrad.linalg.functions import apply
+from spectralgrad.linalg.functions import apply_scalar
 from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
@@ -81,7 +81,7 @@ def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
     X = torch.where(constant, 0, X)
     shift = torch.where(constant, 1, eps * variance[..., None, None])
     C = hermitian_part(matmul(X.mH, X)) + shift * torch.eye(p, dtype=X.dtype, device=X.device)
-    return matmul(X, apply(who, C, _Whitening(name=name), None, AUTO))
+    return matmul(X, apply_scalar(who, C, _Whitening(name=name), None, AUTO))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from spectralgrad.errors import DefinitenessError, ShapeError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Sqrt
-from spectralgrad.linalg.functions import apply
+from spectralgrad.linalg.functions import apply_scalar
 from spectralgrad.linalg.moves import cast, moved, moved_last
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
@@ -93,7 +93,7 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
         m1, m2, C1, C2 = moved(m1, -scales.k), moved(m2, -scales.k), moved(C1, -2 * a), moved(C2, -2 * b)
 
     roots = (_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
-    F1, F2 = (apply(who, C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
+    F1, F2 = (apply_scalar(who, C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
     traces = [C.diagonal(dim1=-2, dim2=-1).real.sum(-1) for C in (C1, C2)]
     return _distance(m1 - m2, traces, norm_of(who, matmul(F1, F2), 1.0), scales, dtype)
 
@@ -136,7 +136,7 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
         root = _Root(name="x", eps=float(torch.finfo(X.dtype).eps))
-        F1, F2 = (apply(who, hermitian_part(matmul(Z.mH, Z)), root, None, AUTO) for Z in (X, Y))
+        F1, F2 = (apply_scalar(who, hermitian_part(matmul(Z.mH, Z)), root, None, AUTO) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
     if scales is not None:
         m1, m2 = moved(m1, scales.a - scales.k), moved(m2, scales.b - scales.k)

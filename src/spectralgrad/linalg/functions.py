@@ -128,8 +128,8 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
     return matmul(V * y.unsqueeze(-2), V.mH)
 
 
-def apply(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
-    """The common body of the public functions below."""
+def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
+    """V f(L) V^H of ``M`` the way its options ask for: the body of the public functions below, and of others."""
     X, tolerance = as_square(who, M)
     require_floor(who, scalar, X.dtype)
     choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
@@ -184,7 +184,7 @@ def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = A
     tensor([[0.2500, 0.0000],
             [0.0000, 0.2500]])
     """
-    return apply("sqrtm", M, Sqrt(floor), gradient, solver)
+    return apply_scalar("sqrtm", M, Sqrt(floor), gradient, solver)
 
 
 def inv_sqrtm(
@@ -204,7 +204,7 @@ def inv_sqrtm(
     tensor([[0.5000, 0.0000],
             [0.0000, 0.5000]])
     """
-    return apply("inv_sqrtm", M, InverseSqrt(floor), gradient, solver)
+    return apply_scalar("inv_sqrtm", M, InverseSqrt(floor), gradient, solver)
 
 
 def powm(
@@ -234,7 +234,7 @@ def powm(
             f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
             "spectral_map(M, lambda x: x**alpha)."
         )
-    return apply("powm", M, _power(float(alpha), floor), gradient, solver)
+    return apply_scalar("powm", M, _power(float(alpha), floor), gradient, solver)
 
 
 def _power(alpha: float, floor: float | None) -> Scalar:
@@ -272,7 +272,7 @@ def inv_root(
     """
     if not is_whole(p):
         raise OptionError(f"`inv_root`: p must be a whole number >= 1, got {p!r}. For another exponent use powm(M, alpha).")
-    return apply("inv_root", M, _power(-1 / p, floor), gradient, solver)
+    return apply_scalar("inv_root", M, _power(-1 / p, floor), gradient, solver)
 
 
 def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
@@ -284,7 +284,7 @@ def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = A
     tensor([[0., 0.],
             [0., 0.]])
     """
-    return apply("logm", M, Log(floor), gradient, solver)
+    return apply_scalar("logm", M, Log(floor), gradient, solver)
 
 
 def expm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
@@ -300,4 +300,4 @@ def expm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = A
     tensor([[1., 0.],
             [0., 1.]])
     """
-    return apply("expm", M, Exp(floor), gradient, solver)
+    return apply_scalar("expm", M, Exp(floor), gradient, solver)

@@ -9,7 +9,7 @@ from torch.nn import Module
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Log
-from spectralgrad.linalg.functions import apply
+from spectralgrad.linalg.functions import apply_scalar
 from spectralgrad.linalg.scalars import Scalar, require_positive
 from spectralgrad.validation import require_number
 
@@ -66,7 +66,7 @@ class ReEig(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         require_symmetric("ReEig", input)
-        return apply("ReEig", input, _Rectified(self.floor), None, AUTO)
+        return apply_scalar("ReEig", input, _Rectified(self.floor), None, AUTO)
 
     def extra_repr(self) -> str:
         return f"floor={self.floor}"
@@ -94,4 +94,4 @@ class LogEig(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         require_symmetric("LogEig", input)
-        return apply("LogEig", input, _LogOrAdvice(), None, AUTO)
+        return apply_scalar("LogEig", input, _LogOrAdvice(), None, AUTO)
