@@ -31,7 +31,7 @@ from spectralgrad.counters import device_counter
 from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.kernels import jacobi, small_svd, svd, syev
 
-from . import planes
+from . import polar_3x3
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
 from .precision import widest
@@ -240,7 +240,7 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
     return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
 
 
-def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "planes", "svd"]:
+def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "3 x 3", "svd"]:
     """How the polar factors of ``A`` (*B, m, n) are taken: those of small real matrices on CUDA in one kernel, those of many
     3 x 3 matrices on the CPU all at once, others through singular vectors.
     """
@@ -248,7 +248,7 @@ def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "planes", "svd"]:
         return "svd"
     if not torch.compiler.is_compiling() and small_svd.runs_on(A):
         return "kernel"
-    return "planes" if planes.takes(A) else "svd"
+    return "3 x 3" if polar_3x3.takes(A) else "svd"
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:

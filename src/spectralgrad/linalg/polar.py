@@ -29,7 +29,7 @@ from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
 from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed, require_finite
 
-from . import planes
+from . import polar_3x3
 from .autograd import call, composed_gradients, in_transform, is_constant, is_plain_backward
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, for_polar, polar_way
@@ -122,8 +122,8 @@ class BySVD(_Polar):
         kernel = _derivative_kernel(factors[0])
         if kernel is not None and type(E) is Tensor and not in_batched_backward(E):
             return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
-        if planes.takes(E) and all(map(at_hand, factors)):
-            return planes.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
+        if polar_3x3.takes(E) and all(map(at_hand, factors)):
+            return polar_3x3.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
@@ -186,7 +186,7 @@ def polar_factors(
             require_finite(who, A, "A")
         not_unique = None if event is None else device_counter(event, A.device)
         return small_svd.polar(A, special, rounding_unit(A, eps), device_counter("nonfinite_input", A.device), not_unique)
-    found = planes.polar(A, special) if way == "planes" else None
+    found = polar_3x3.polar(A, special) if way == "3 x 3" else None
     if found is None:
         factors = _factors_by_svd(who, A, solver, check, special)
     else:

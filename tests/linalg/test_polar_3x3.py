@@ -6,10 +6,10 @@ from torch import Tensor
 
 import spectralgrad as sg
 from spectralgrad.errors import NonFiniteError
-from spectralgrad.linalg import planes
+from spectralgrad.linalg import polar_3x3
 from support import cases
 
-MANY = planes._FROM
+MANY = polar_3x3._FROM
 FULL = [torch.float32, torch.float64]
 
 
@@ -18,7 +18,7 @@ def special(A: Tensor) -> Tensor:
 
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planes, "takes", lambda _: False)
+    monkeypatch.setattr(polar_3x3, "takes", lambda _: False)
 
 
 def hard(dtype: torch.dtype) -> Tensor:
@@ -43,7 +43,7 @@ def value_and_slope(function, A: Tensor) -> tuple[Tensor, Tensor]:  # type: igno
 @pytest.mark.parametrize("dtype", FULL, ids=cases.ident)
 def test_it_is_what_lapack_finds(dtype: torch.dtype, function, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     A, eps = hard(dtype), cases.eps(dtype)
-    assert planes.takes(A)
+    assert polar_3x3.takes(A)
     R, slope = value_and_slope(function, A)
     torch.testing.assert_close(R.mT @ R, torch.eye(3, dtype=dtype).expand_as(R), rtol=0, atol=50 * eps)
     A64 = A.double()
@@ -75,7 +75,7 @@ def test_scales(dtype: torch.dtype) -> None:
 def test_the_ends_of_the_range_and_nan_go_another_way() -> None:
     A = cases.random(MANY, 3, 3)
     for scale in (1e-300, 1e300):
-        assert planes.polar(A * scale, True) is None
+        assert polar_3x3.polar(A * scale, True) is None
         torch.testing.assert_close(special(A * scale), special(A), rtol=1e-9, atol=1e-9)
     A[5, 1, 2] = torch.nan
     with pytest.raises(NonFiniteError, match=r"index \(5, 1, 2\)"):
@@ -109,7 +109,7 @@ def test_lines_and_zeros_among_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_and_transforms(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planes, "_ROWS", MANY // 3)  # what fits into one chunk is not shared out
+    monkeypatch.setattr(polar_3x3, "_ROWS", MANY // 3)  # what fits into one chunk is not shared out
     A, before = cases.random(2, MANY, 3, 3).transpose(0, 1), torch.get_num_threads()  # not contiguous
     want = torch.stack([special(A[i]) for i in range(MANY)])
     try:
