@@ -42,23 +42,18 @@ class Taylor(Rule):
         # Zero, or so far below the largest that what multiplies K could overflow: the pair is dropped.
         void = larger.abs() <= (self.degree + 1) * torch.finfo(eigenvalues.dtype).max ** -0.5 * scale(eigenvalues)
         larger = torch.where(void, 1, larger)
-        sum_of_powers = _geometric_sum(smaller / larger, self.degree + 1)
+        sum_of_powers, _ = _geometric_sum(smaller / larger, self.degree + 1)
         return bounded(torch.where(void, 0, order(eigenvalues) * sum_of_powers / larger.abs()))
 
     def in_kernel(self, dtype: torch.dtype) -> Coefficients:
         return Coefficients("TAYLOR", self.degree) if type(self) is Taylor else GIVEN
 
 
-def _geometric_sum(ratio: Tensor, terms: int) -> Tensor:
-    """1 + r + ... + r^(terms - 1), without a division."""
-    return _doubled_sum(ratio, terms)[0]
-
-
-def _doubled_sum(ratio: Tensor, terms: int) -> tuple[Tensor, Tensor]:
-    """S(terms) and r^terms by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m)."""
+def _geometric_sum(ratio: Tensor, terms: int) -> tuple[Tensor, Tensor]:
+    """S(m) = 1 + r + ... + r^(m - 1) and r^m, m = ``terms``, by doubling: S(2m) = S(m) (1 + r^m), S(m + 1) = 1 + r S(m)."""
     if terms == 1:
         return torch.ones_like(ratio), ratio
-    total, power = _doubled_sum(ratio, terms // 2)
+    total, power = _geometric_sum(ratio, terms // 2)
     total, power = total * (1 + power), power * power
     if terms % 2 == 1:
         total, power = 1 + ratio * total, power * ratio
