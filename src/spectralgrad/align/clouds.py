@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.kernels.clouds import Rounding
-from spectralgrad.linalg.moves import cast, held, moved
+from spectralgrad.linalg.moves import cast, held, moved, product
 from spectralgrad.linalg.precision import matmul, widest
 from spectralgrad.linalg.scaling import are_ordinary, at_hand, exponent
 from spectralgrad.validation import checking, looked_at, require_finite
@@ -33,7 +33,6 @@ from .motions import motion_at_once
 from .passes import COINCIDE, COMPUTED
 from .points import as_points, common_batch, require_weights
 from .procrustes import nearest
-from .product import product
 
 __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .autograd import apply
-from .scaling import bounded, largest_number, on_parts, shifted
+from .autograd import Sum, apply, call
+from .precision import matmul
+from .scaling import bounded, exponent, largest_number, on_parts, shifted
 
 REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
@@ -46,6 +47,12 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
     the bits, as it has an eighth of the exponents.
     """
     result: Tensor = apply(_Held if torch.compiler.is_compiling() else _HeldFunc, x, bits)
+    return result
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a b for real a (*B, m, k), b (*B, k, n) of one batch; here and in every derivative what overflows is cut, last."""
+    result: Tensor = apply(_Product if torch.compiler.is_compiling() else _ProductFunc, a, b)
     return result
 
 
@@ -121,3 +128,29 @@ class _CastFunc(_Cast):
     @staticmethod
     def vmap(info: Any, dims: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
         return _CastFunc.apply(x, dtype), dims[0]
+
+
+class _Product(Function):  # twice, for torch.compile and for the rest: see autograd.py
+    @staticmethod
+    def forward(a: Tensor, b: Tensor) -> Tensor:
+        p, q = exponent(a), exponent(b)
+        return shifted(matmul(shifted(a, -p), shifted(b, -q)), p + q)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        a, b = ctx.saved_tensors
+        return product(grad, b.mT), product(a.mT, grad)
+
+
+class _ProductFunc(_Product):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, da: Tensor, db: Tensor) -> Tensor:
+        a, b = ctx.saved_tensors
+        return call(Sum, product(da, b), product(a, db))  # type: ignore[no-any-return]
