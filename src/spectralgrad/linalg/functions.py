@@ -109,7 +109,7 @@ def with_pullback(
 
 
 def _in_kernel(V: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and not is_transformed(V) and spectral.runs_on(V)
+    return not torch.compiler.is_compiling() and spectral.runs_on(V) and not is_transformed(V)
 
 
 def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs, tolerance: float | None) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from spectralgrad.kernels import scale
-from spectralgrad.validation import is_transformed
 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
 
@@ -113,7 +112,7 @@ def at_hand(x: Tensor) -> bool:
 
     Not one that stands for others, inside torch.func or a batched backward pass, whose tensors have no CPU memory.
     """
-    if torch.compiler.is_compiling() or is_transformed(x):
+    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return bool(torch._C._dispatch_keys(x).has(torch._C.DispatchKey.CPU))
 
