@@ -176,6 +176,11 @@ def asymmetry_tolerance(M: Tensor) -> float | None:
     return float(torch.finfo(M.dtype).eps) ** 0.5 if checking(M) else None
 
 
+def given_eps(tolerance: float) -> float:
+    """The eps of the dtype that a matrix came in, of its `asymmetry_tolerance`."""
+    return tolerance * tolerance
+
+
 def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: str = "M") -> None:
     """Raise unless ``M`` (*B, n, n) is finite and equals its Hermitian part ``H`` to ``tolerance``. Reads the host once."""
     asymmetry = (M - H).abs().amax((-2, -1))  # (*B,); NaN and Inf fail the comparison below too

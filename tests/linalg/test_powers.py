@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import mpmath
 import pytest
@@ -229,3 +230,31 @@ def test_where_nobody_looks_it_is_cut_to_the_largest_number() -> None:
         torch.testing.assert_close(g[1, 2], torch.tensor(3.0))
         assert g.isfinite().all()
     assert again.isfinite().all()
+
+
+SEMI = {
+    "sqrtm": sg.sqrtm,
+    "sqrtm by a rule": partial(sg.sqrtm, gradient=sg.Lorentzian()),
+    "powm": partial(sg.powm, alpha=1.5),
+    "projector": partial(sg.projector, energy=0.99),
+    "spd.distance": lambda M: sg.spd.distance(M, torch.eye(M.shape[-1], dtype=M.dtype), metric="bures"),
+}
+
+
+@pytest.mark.parametrize("name", SEMI)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=cases.ident)
+def test_a_singular_covariance_rounded_to_half_precision_is_none_that_is_negative(name: str, dtype: torch.dtype) -> None:
+    X = cases.random(5, 12, 4)
+    exact = X @ X.mT / 4
+    M = exact.to(dtype).requires_grad_()
+    assert float(torch.linalg.eigvalsh(M.detach().float())[:, 0].max()) < -1e-5  # far below the rounding of float32
+    value = SEMI[name](M)
+    value.float().sum().backward()
+    assert cases.relative_error(value.detach().float(), SEMI[name](exact)) < torch.finfo(dtype).eps ** 0.5
+    assert M.grad is not None
+    assert M.grad.isfinite().all()
+    for largest in (1.0, -1.0):  # a fifth of the largest one is no rounding
+        with pytest.raises(sg.errors.DefinitenessError, match="negative eigenvalue"):
+            SEMI[name](torch.diag(torch.tensor([largest, -0.2, 0.5])).to(dtype))
+    with pytest.raises(sg.errors.DefinitenessError, match="negative eigenvalue"):
+        SEMI[name](M.detach().float())  # the same numbers, which say that they are exact

@@ -90,5 +90,5 @@ class _Whitening(InverseSqrt):
 
     name: str = "x"
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         require_positive(who, w, "Raise eps.", name=f"covariance of {self.name}")

@@ -210,7 +210,7 @@ class _Root(Sqrt):
     def in_kernel(self) -> ScalarFunction:
         return GIVEN  # which knows no eps but its own
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         if w.numel() == 0:
             return
         negative = is_negative(w, self.eps)

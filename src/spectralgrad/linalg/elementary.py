@@ -131,14 +131,13 @@ class Power(Scalar):
     lowest_floor = 0.0
     can_overflow = True
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         if self.floor is None:
             if self.alpha < 0:
                 require_positive(who, w, FLOOR_ADVICE)
             else:
-                require_not_negative(
-                    who, w, "For a whole alpha use torch.linalg.matrix_power; else pass floor= to clamp its eigenvalues."
-                )
+                advice = "For a whole alpha use torch.linalg.matrix_power; else pass floor= to clamp its eigenvalues."
+                require_not_negative(who, w, advice, eps=eps)
         if w.numel() and not bool(torch.isfinite(self.f(self.clamp(w)[0])).all()):
             raise NonFiniteError(
                 f"`{who}`: the power {self.alpha:g} of an eigenvalue overflows {w.dtype}: they reach from "
@@ -229,7 +228,7 @@ class Exp(Scalar):
     near = 0.1
     can_overflow = True
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         largest = torch.finfo(w.dtype).max
         limit = math.log(largest)
         if w.numel() and bool((w[..., -1] > limit).any()):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag, require_one_of
+from spectralgrad.validation import as_square, given_eps, is_number, is_transformed, is_whole, require_flag, require_one_of
 
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
@@ -71,7 +71,7 @@ class _Projector(Potential):
     def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
         w, V = decompose("projector", M, self.solver, tolerance)
         if tolerance is not None:
-            _require_energy(self.cut, w)
+            _require_energy(self.cut, w, tolerance)
         return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
@@ -107,9 +107,10 @@ class _Projector(Potential):
         return sandwich(V, total)
 
 
-def _require_energy(cut: Cut, w: Tensor) -> None:
+def _require_energy(cut: Cut, w: Tensor, tolerance: float) -> None:
     if cut.energy is not None:
-        require_not_negative("projector", w, "energy= needs a covariance; use rank= for an indefinite matrix.")
+        advice = "energy= needs a covariance; use rank= for an indefinite matrix."
+        require_not_negative("projector", w, advice, eps=given_eps(tolerance))
 
 
 def projector(
@@ -185,6 +186,6 @@ def _through_pairs(M: Tensor, cut: Cut, choice: ByEigenpairs, tolerance: float |
         largest = w.detach().amax(-1, keepdim=True) if w.shape[-1] else w
         w = torch.where(w < -_ROUGH * largest, w, w.clamp(min=0))
     if tolerance is not None and not is_transformed(w):
-        _require_energy(cut, w.detach())
+        _require_energy(cut, w.detach(), tolerance)
     mask = cut.kept(w) if kept is None else cut.kept(w) & kept
     return matmul(V * mask.unsqueeze(-2), V.mH)

@@ -22,6 +22,7 @@ from torch import Tensor
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
+from spectralgrad.validation import given_eps
 
 from .precision import in_widest, widest
 from .quadrature import second_differences
@@ -31,6 +32,7 @@ _ZERO = 4  # times eps l_max: LAPACK's usual error in an eigenvalue, so less tha
 _STEPS = 2**20  # of an exponent: so many, times that of the largest number, are exact in float64
 _MARGIN = 4  # powers of two between the largest eigenvalue and the end of the range
 _NEGATIVE = 10  # times n eps l_max: more than rounding in the matrix and the solver can push a zero below zero
+_COARSEST = 1 / 8  # of l_max: what is further below zero is no rounding, of no dtype
 CLAMPED = "clamped_eigenvalue"  # the name of its count
 Root = Literal["sqrt", "inverse sqrt", "inverse fourth root"]
 FLOOR_ADVICE = "Add eps * identity, or pass floor= to clamp the eigenvalues."
@@ -50,18 +52,21 @@ def zero_tolerance(w: Tensor) -> Tensor:
     return _ZERO * float(torch.finfo(w.dtype).eps) * spectral_radius(w)
 
 
-def is_negative(w: Tensor, eps: float | None = None) -> Tensor:
-    """Whether an ascending spectrum (*B, n) reaches further below zero than rounding explains, that of the dtype if ``eps``
-    is None; (*B, 1)."""
-    rounding = max(_NEGATIVE * w.shape[-1], 100) * (float(torch.finfo(w.dtype).eps) if eps is None else eps)
+def is_negative(w: Tensor, eps: float = 0.0) -> Tensor:
+    """Whether an ascending spectrum (*B, n) reaches further below zero than rounding explains, (*B, 1).
+
+    ``eps``: of the dtype that the matrix came in, if that is coarser.
+    """
+    eps = max(eps, float(torch.finfo(w.dtype).eps))
+    rounding = min(max(_NEGATIVE * w.shape[-1], 100) * eps, _COARSEST)
     return w[..., :1] < -rounding * spectral_radius(w)
 
 
-def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M") -> None:
+def require_not_negative(who: str, w: Tensor, advice: str, name: str = "M", eps: float = 0.0) -> None:
     """Raise if an ascending spectrum (*B, n) `is_negative`. Reads the host once."""
     if w.numel() == 0:
         return
-    negative = is_negative(w)
+    negative = is_negative(w, eps)
     if bool(negative.any()):
         first = w[negative.squeeze(-1)][0]
         raise DefinitenessError(
@@ -134,8 +139,8 @@ class Scalar(ABC):
     def curvature(self, x: Tensor) -> Tensor:
         """f''(x)."""
 
-    def require(self, who: str, w: Tensor) -> None:  # noqa: B027  (a function on the whole line has nothing to ask)
-        """Raise if eigenvalues (*B, n) lie outside the domain."""
+    def require(self, who: str, w: Tensor, eps: float) -> None:  # noqa: B027  (a function on the whole line asks nothing)
+        """Raise if eigenvalues (*B, n) of a matrix that came in a dtype with this eps lie outside the domain."""
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         """Eigenvalues up to the first number count as the second and get no derivative of their own; both (*B, 1)."""
@@ -157,7 +162,7 @@ class Scalar(ABC):
         """f of eigenvalues (*B, n). Raises for those outside the domain; where looking is forbidden (no tolerance), counts
         those that are clamped."""
         if tolerance is not None:
-            self.require(who, w)
+            self.require(who, w, given_eps(tolerance))
         elif not torch.compiler.is_compiling() and w.numel() and self.floor is None:
             border = self.border(w)
             if border is not None:
@@ -234,9 +239,9 @@ class NonNegative(Scalar):
 
     lowest_floor = 0.0
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         if self.floor is None:
-            require_not_negative(who, w, "Check that M is a covariance; pass floor= to clamp its eigenvalues.")
+            require_not_negative(who, w, "Check that M is a covariance; pass floor= to clamp its eigenvalues.", eps=eps)
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         tolerance = zero_tolerance(w)
@@ -251,7 +256,7 @@ class Positive(Scalar):
     def clamp(self, w: Tensor) -> tuple[Tensor, Tensor | None]:
         return (w, None) if self.checked and self.floor is None else super().clamp(w)
 
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         if self.floor is None:
             require_positive(who, w, FLOOR_ADVICE)
 

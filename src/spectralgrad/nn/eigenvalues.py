@@ -74,7 +74,7 @@ class ReEig(Module):
 
 @dataclass(frozen=True)
 class _LogOrAdvice(Log):
-    def require(self, who: str, w: Tensor) -> None:
+    def require(self, who: str, w: Tensor, eps: float) -> None:
         require_positive(who, w, "Put ReEig before it, which lifts the eigenvalues.", "input")
 
 

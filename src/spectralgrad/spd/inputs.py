@@ -53,7 +53,10 @@ def as_definite(who: str, X: Tensor, name: str, *, semi: bool = False) -> Tensor
             w = shifted(torch.linalg.eigvalsh(shifted(H.detach(), -k)), k)
         except LinAlgError:  # the function's own chain of solvers will know better
             return H
-        (require_not_negative if semi else require_positive)(who, w, _ADVICE.format(name), name)
+        if semi:
+            require_not_negative(who, w, _ADVICE.format(name), name, eps=float(torch.finfo(X.dtype).eps))
+        else:
+            require_positive(who, w, _ADVICE.format(name), name)
     return H
 
 
