@@ -778,6 +778,8 @@ BAD_INPUTS = [
     ([[1.0]], sg.errors.DtypeError, "list"),
     (torch.full((2, 5, 3, 3), math.nan), sg.errors.NonFiniteError, "NaN"),
     (torch.full((2, 5, 3, 3), math.inf), sg.errors.NonFiniteError, "Inf"),
+    (3e37 * maps(2, 5, 3, 3, dtype=torch.float32), sg.errors.NonFiniteError, "mean of `input` over 9 positions overflows"),
+    (3e37 * maps(2, 5, 9, 1, dtype=torch.float32)[..., 0].mT, sg.errors.NonFiniteError, "over 9 positions overflows"),
 ]
 
 
@@ -832,3 +834,39 @@ def test_a_power_that_overflows_is_the_largest_number(shape, power):
     large = covariance_pool(1e30 * x, power=power, output="matrix")
     assert large.abs().max() == torch.finfo(torch.float32).max
     assert gradient(1e30 * x, G, power=power, output="matrix").isfinite().all()
+
+
+@pytest.mark.parametrize("power", [0.3, 0.5, 1, 2])
+@pytest.mark.parametrize("options", [{}, {"eps": 1e-5}, {"normalize": "frobenius"}, {"gradient": sg.Taylor()}], ids=str)
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_features_at_the_end_of_the_range(shape, options, power):
+    """They and their gradient are exact up to 2^-16 of the largest number, and finite from there on."""
+    x, G = maps(*shape, dtype=torch.float32), random(*shape, seed=9).float()
+    options = {"power": power, "output": "features", **options}
+    degree = 1 if "normalize" in options else 2 * power + 1
+    for scale in (2.0 ** int(100 / degree), 2.0**60, 2.0**100):
+        got, slope = covariance_pool(scale * x, **options), gradient(scale * x, G, **options)
+        want = covariance_pool(scale * x.double(), **options)
+        assert got.isfinite().all()
+        assert slope.isfinite().all()
+        if math.log2(scale) * degree <= 101:
+            assert relative_error(got, want) < 1e-5
+            assert relative_error(slope, gradient(scale * x.double(), G, **options)) < 1e-4
+        elif want.abs().min() > torch.finfo(torch.float32).max:
+            assert (got.double().abs() == torch.finfo(torch.float32).max).all()
+            assert torch.equal(got.sign().double(), want.sign())
+
+
+@pytest.mark.parametrize("power", [0.2, 1, 1.5, 3])
+@pytest.mark.parametrize("options", [{"eps": 1e-5}, {"eps": 1}, {"gradient": sg.Taylor()}, {"gradient": sg.Clip()}], ids=str)
+@pytest.mark.parametrize("shape", [(2, 3, 4, 4), (2, 12, 2, 2)], ids=str)
+@each_output
+def test_shifted_powers_and_rules_are_finite_up_to_the_end_of_the_range(output, shape, options, power):
+    x = maps(*shape, dtype=torch.float32)
+    for scale in (1e-44, 1e10, 1e18, 1e22, 1e35):
+        y = (scale * x).requires_grad_()
+        with sg.checks(False):
+            got = covariance_pool(y, power=power, output=output, **options)
+        got.backward(random(*got.shape, seed=9).float())
+        assert got.isfinite().all()
+        assert y.grad.isfinite().all()

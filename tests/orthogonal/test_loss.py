@@ -77,6 +77,24 @@ def test_scales(scale: float) -> None:
     assert W.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("scale", [1e16, 1e19, 1e25, 1e37])
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)], ids=str)
+def test_what_overflows_is_the_largest_number(scale: float, shape: tuple[int, int]) -> None:
+    """Its gradient is shorter then, and of the right direction."""
+    W = (scale * random(*shape)).float().requires_grad_()
+    X = W.detach().double().requires_grad_()
+    loss, expected = orthogonal_loss(W), reference(X)
+    loss.backward()
+    expected.backward()
+    largest = torch.finfo(torch.float32).max
+    torch.testing.assert_close(loss.double(), expected.detach().clamp(max=largest), rtol=1e-6, atol=0)
+    found, direction = W.grad.double(), X.grad / X.grad.norm()
+    assert found.norm() > largest / scale / 1e6
+    torch.testing.assert_close(found / found.norm(), direction, rtol=1e-4, atol=1e-5)
+    if scale == 1e16:
+        torch.testing.assert_close(found, X.grad, rtol=1e-5, atol=0)
+
+
 def test_gradcheck() -> None:
     W = random(3, 2, 2).requires_grad_()
     assert torch.autograd.gradcheck(orthogonal_loss, W)

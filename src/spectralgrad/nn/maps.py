@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
-from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.validation import REAL, may_look, require_dense, require_finite, require_real
+from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
+from spectralgrad.validation import REAL, largest_part, may_look, require_dense, require_finite, require_real
 
 _OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
 
@@ -30,7 +30,20 @@ def require_pooled(who: str, x: Tensor, name: str, any_batch: bool = False) -> N
             f"`{who}`: `{name}` must be maps {maps} or tokens (N, T, C), with at least one channel and one position, got "
             f"shape {tuple(x.shape)}. A single map is (1, C, H, W)."
         )
-    require_finite_map(who, x, name)
+    if may_look(x):
+        _require_mean(who, x, name, x.shape[1] if x.ndim == 3 else x.shape[-2:].numel())
+
+
+def _require_mean(who: str, x: Tensor, name: str, positions: int) -> None:
+    """Raise unless ``x`` is finite and so are sums of its differences over the positions."""
+    dtype, largest = torch.promote_types(x.dtype, torch.float32), largest_part(x)
+    if largest <= torch.finfo(dtype).max / (2 * positions):
+        return
+    require_finite(who, x.detach(), name)
+    raise NonFiniteError(
+        f"`{who}`: the mean of `{name}` over {positions} positions overflows {dtype}: entries reach {largest:.2e}. Scale "
+        "the input down, or use float64."
+    )
 
 
 def map_samples(who: str, x: Tensor, name: str) -> Tensor:

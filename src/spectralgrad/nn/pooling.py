@@ -9,11 +9,11 @@ from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, require_root_options
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.moves import held
 from spectralgrad.validation import as_given, is_whole, require_flag, require_number, require_one_of
 
 from .maps import as_columns, require_finite_map, require_pooled, tokens_as_maps
-from .powers import centred, covariance, covariance_power, nonzero_max
+from .powers import centred, covariance, covariance_power
 from .statistics import format_of
 
 __all__ = ["CovariancePool2d"]
@@ -173,23 +173,16 @@ class Pooling(NamedTuple):
     def of(self, x: Tensor, X: Tensor) -> Tensor:
         """The pooled maps or tokens ``x``, which are X (*B, C, n) as samples; nothing is checked."""
         X, _ = centred(X)
-        S = covariance_power(X, self.power, self.eps, self.gradient, self.solver, scale_free=self.normalize is not None)
-        if self.normalize is not None:
-            S = _unit_norm(S)
+        X = X if self.normalize is None else held(X)  # slopes grow as 1 / X, beyond the largest number for denormal maps
+        S = covariance_power(X, self.power, self.eps, self.gradient, self.solver)
+        S = S if self.normalize is None else S.normalised()
         if self.output == "features":
-            S = matmul(S, X)
-            S = S.mT.contiguous() if x.ndim == 3 else S.unflatten(-1, x.shape[-2:])
-            S = S.contiguous(memory_format=format_of(x)) if x.ndim == 4 else S
-        elif self.output == "triangle":
-            S = _triangle(S, self.isometric)
-        return as_given(S, x)
-
-
-def _unit_norm(S: Tensor) -> Tensor:
-    """S / |S|_F (*B, C, C); 0 where S is 0."""
-    S = S / nonzero_max(S)
-    squares = S.square().sum((-2, -1), keepdim=True)
-    return S / torch.where(squares > 0, squares, 1).sqrt()
+            y = S.times_map()
+            y = y.mT.contiguous() if x.ndim == 3 else y.unflatten(-1, x.shape[-2:])
+            y = y.contiguous(memory_format=format_of(x)) if x.ndim == 4 else y
+        else:
+            y = _triangle(S.value(), self.isometric) if self.output == "triangle" else S.value()
+        return as_given(y, x)
 
 
 def _triangle(S: Tensor, isometric: bool) -> Tensor:

@@ -1,5 +1,7 @@
 """Powers of the covariance of feature maps, from the samples themselves where those are fewer than the channels."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -16,13 +18,14 @@ from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.products.roots import newton_root
+from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import asymmetry_tolerance
 
 _ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/scalars.py
 _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
 
 _MODERATE = 24  # the power of two that huge features are brought down to
-_ROOM = 384  # bits, 48 in float32: for products of gradients at the end of the range with entries of 2^24
+_ROOM = 512  # bits, 64 in float32: for products of gradients at the end of the range with entries of 2^48
 _SUMMANDS = 16  # powers of two: squares of up to 2^32 entries can be added below the largest number
 
 
@@ -58,9 +61,10 @@ def nonzero_max(X: Tensor) -> Tensor:
     return torch.where(largest > 0, largest, 1)
 
 
-def within_squares(X: Tensor, *, also_small: bool = False) -> tuple[Tensor, Tensor]:
+def within_squares(X: Tensor, power: float = 1.0, *, also_small: bool = False) -> tuple[Tensor, Tensor]:
     """X (*B, C, n) over a power of two (*B, 1, 1), and that: 1, unless sums of squares would overflow.
 
+    ``power``: of those sums, which shall not overflow either.
     ``also_small``: or lose digits below the smallest normal number; not where an eps is added, which counts beside them.
     What is too large comes down to 2^24. There an eps of 1e-5 is still below the rounding of the largest variance, and the
     derivative of an inverse root, of size 2^-72, far above the smallest number.
@@ -68,8 +72,9 @@ def within_squares(X: Tensor, *, also_small: bool = False) -> tuple[Tensor, Tens
     if X.shape[-1] == 0:
         return X, X.new_ones((*X.shape[:-2], 1, 1))
     largest = nonzero_max(X)
-    limit = torch.finfo(X.dtype).max ** 0.5 * 2.0**-_SUMMANDS
-    scale = torch.exp2(torch.ceil(torch.log2(largest)) - _MODERATE)
+    power = max(power, 1.0)
+    limit = (torch.finfo(X.dtype).max ** 0.5 * 2.0**-_SUMMANDS) ** (1 / power)
+    scale = torch.exp2(torch.ceil(torch.log2(largest)) - _MODERATE // power)
     outside = largest > limit
     if also_small:
         outside |= largest < torch.finfo(X.dtype).tiny ** 0.5 * 2.0**_SUMMANDS
@@ -80,47 +85,72 @@ def within_squares(X: Tensor, *, also_small: bool = False) -> tuple[Tensor, Tens
 # Powers of covariances.
 
 
-def covariance_power(
-    X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver, *, scale_free: bool = False
-) -> Tensor:
-    """(X X^T / n + eps I)^power (*B, C, C) of centred X (*B, C, n), in the dtype of X; what overflows is the largest number.
+class Power(NamedTuple):
+    """M^power of M = X X^T / n + eps I, at a scale where it and its products are numbers."""
 
-    ``scale_free``: it is to be divided by a norm, and may come as any multiple of that.
-    """
-    dtype, (channels, n) = X.dtype, X.shape[-2:]
-    X = held(X) if scale_free else X  # its slopes grow as 1 / X, beyond the largest number for denormal maps
-    if power == 1 and scale_free and not eps:
-        return covariance(_unit(X)[0])
-    if power == 1:
+    matrix: Tensor  # M^power / scale^degree (*B, C, C), symmetric to rounding
+    X: Tensor  # (*B, C, n)
+    scale: Tensor  # (*B, 1, 1), about |X|, a constant for autograd
+    degree: float
+    room: int = 128  # bits that gradients of the matrix leave on their way back, see `held`
+
+    def normalised(self) -> "Power":
+        """Divided by its Frobenius norm; 0 stays 0."""
+        S = self.matrix / nonzero_max(self.matrix)
+        squares = S.square().sum((-2, -1), keepdim=True)
+        return self._replace(matrix=S / torch.where(squares > 0, squares, 1).sqrt(), degree=0.0)
+
+    def value(self) -> Tensor:
+        """M^power (*B, C, C) in the dtype of X, symmetric; the largest number where it overflows."""
+        S = _scaled_back(self.matrix, self.scale, self.degree, self.X.dtype, room=self.room)
+        return hermitian_part(S)  # after the cast: of fewer bytes
+
+    def times_map(self) -> Tensor:
+        """M^power X (*B, C, n) in the dtype of X; the largest number where it overflows."""
+        X = self.X / self.scale.to(self.X.dtype)
+        k, j = exponent(self.matrix.detach()), exponent(X.detach())
+        product = matmul(moved(self.matrix, -k).to(X.dtype), moved(X, -j))
+        return _scaled_back(product, self.scale, self.degree + 1, X.dtype, more=k + j)
+
+
+def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Power:
+    """(X X^T / n + eps I)^power of centred X (*B, C, n)."""
+    given, (channels, n) = X, X.shape[-2:]
+    if power == 1 and eps:
         X, scale = within_squares(X)
-        return _scaled_back(covariance(X, eps), None if scale_free else scale, 2, dtype, _ROOM)
+        return Power(covariance(X, eps), given, scale, 2, _ROOM)
+    if power == 1:
+        X, norm = _unit(X)
+        return Power(matmul(X, X.mT), given, norm / n**0.5, 2)
     exact = is_exact(gradient, solver)
     chosen = for_covariance_root(X, power, gradient, solver)
     if chosen is not solver:
         gradient, solver = None, chosen
     X = X.to(covariance_dtype(X, X.dtype, solver))
     if eps or not exact:
-        X, scale = within_squares(X)
-        S = power_of(covariance(X, eps), power, eps, gradient, solver)
-        return _scaled_back(S, None if scale_free else scale, 2 * power, dtype, _ROOM)
-    X, scale = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
-    back = None if scale_free else scale / n**0.5  # of math, a root fixes the size that torch.export was to leave open
+        X, scale = within_squares(X, power)
+        return Power(power_of(covariance(X, eps), power, eps, gradient, solver), given, scale, 2 * power, _ROOM)
+    X, norm = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
     if n < channels:
-        return hermitian_part(_scaled_back(_gram_power(X, power, solver, dtype), back, 2 * power, dtype))  # in fewer bytes
-    S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
-    return _scaled_back(S, back, 2 * power, dtype)
+        S = _gram_power(X, power, solver, given.dtype)
+    else:
+        S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
+    return Power(S, given, norm / n**0.5, 2 * power)  # of math, a root fixes the size that torch.export was to leave open
 
 
-def _scaled_back(S: Tensor, scale: Tensor | None, exponent: float, dtype: torch.dtype, room: int = 128) -> Tensor:
-    """S scale^exponent (*B, C, C) in a dtype, the largest number where it overflows; ``scale`` (*B, 1, 1), None is 1.
+def _scaled_back(
+    S: Tensor, scale: Tensor, exponent: float, dtype: torch.dtype, *, room: int = 128, more: Tensor | None = None
+) -> Tensor:
+    """S scale^exponent 2^more in a dtype, the largest number where it overflows; ``scale`` (*B, 1, 1), ``more`` (*B,).
 
     An exponent up to 1 takes no entry of a map's size out of range. ``room``: bits that gradients leave, see `held`.
     """
-    if scale is None or exponent <= 1:
-        return (S if scale is None else S * scale**exponent).to(dtype)
-    k = exponent * in_widest(scale).log2()
-    S = held(S * torch.exp2(k - k.floor()).to(S.dtype), room)
-    return cast(moved(S, k.floor()[..., 0, 0]), dtype)
+    if more is None and exponent <= 1:
+        return (S * scale**exponent if exponent else S).to(dtype)
+    k = exponent * in_widest(scale)[..., 0, 0].log2()
+    S = S * torch.exp2(k - k.ceil()).to(S.dtype)[..., None, None]  # at most 1: S may be the largest number
+    k = k.ceil() if more is None else k.ceil() + more
+    return cast(moved(held(S, room), k), dtype)
 
 
 def _unit(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -157,21 +187,21 @@ def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype, o
 
 
 def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
-    """M^power of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it, as in PAMI Alg. 3.
+    """M^power of covariances (*B, C, C) that were shifted by eps, symmetric to rounding; eigenvalues below it count as it,
+    as in PAMI Alg. 3.
 
     The products of Newton-Schulz cannot tell a zero eigenvalue from rounding. Its root is therefore taken as
     A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
     """
     if not knows_no_eigenvalues(solver):
-        return hermitian_part(powm(M, power, gradient=gradient, solver=solver, floor=eps or None))
+        return powm(M, power, gradient=gradient, solver=solver, floor=eps or None)
     if solver.steps is not None:
         scale = nonzero_max(M)
-        return hermitian_part(sqrtm(M / scale, solver=solver)) * scale.sqrt()
+        return sqrtm(M / scale, solver=solver) * scale.sqrt()
     scale = _nonzero_trace(M)
     A = M / scale
     # To full accuracy, whatever the map's is: in the gradient two terms of size shift^(-1/2) cancel in the null space.
-    root = matmul(A, _shifted_inverse_root(A, solver, M.dtype))
-    return hermitian_part(root) * scale.sqrt()
+    return matmul(A, _shifted_inverse_root(A, solver, M.dtype)) * scale.sqrt()
 
 
 def _nonzero_trace(M: Tensor) -> Tensor:

@@ -6,7 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
+from spectralgrad.linalg.moves import held, moved
 from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import as_matrix, require_dense
 
 from .matrix_view import out_dim, to_matrix
@@ -71,15 +73,18 @@ def _matrix(weight: Weight) -> Tensor:
 
 
 def _distance(W: Tensor) -> Tensor:
-    """|W^H W - I|_F, or of the smaller W W^H."""
+    """|W^H W - I|_F, or of the smaller W W^H; the largest number where it overflows."""
+    if W.numel() == 0:
+        return W.real.sum()
+    k = exponent(W.detach()).clamp(min=1)  # 2^k, a constant that cancels in value and gradient: squares do not overflow
+    W = moved(W, -k)
     gram = matmul(W.mH, W) if W.shape[0] >= W.shape[1] else matmul(W, W.mH)
-    E = gram - torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
-    if E.numel() == 0:
-        return E.real.sum()
-    # The root of a sum of squares has no derivative at 0, and the squares may overflow. Divided by the largest entry the
-    # sum is at least 1, or exactly 0. The divisor is constant: it cancels in value and gradient.
+    E = gram - torch.exp2(-2 * k) * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    # The root of a sum of squares has no derivative at 0, and the squares may underflow. Divided by the largest entry, a
+    # constant again, the sum is at least 1, or exactly 0.
     largest = E.detach().abs().amax()
     off = largest != 0  # so that NaN stays NaN
     scale = torch.where(off, largest, 1)
     squares = (E / scale).abs().square().sum()
-    return torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0)
+    distance = torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0)
+    return moved(held(distance), 2 * k)
