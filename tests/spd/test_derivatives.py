@@ -64,6 +64,23 @@ def test_slopes_near_the_largest_number_are_finite(measure: str, metric: str) ->
     torch.testing.assert_close(slopes(largest / 2**20), exact, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("metric", ["affine", "logeuclid"])
+def test_slopes_of_a_transport_between_far_scales_are_finite(metric: str) -> None:
+    """Of an ill-conditioned tiny A to a huge B. A result below 2^931 has exact slopes, and one above them shorter."""
+    T, _, B = arguments("transport")
+    A = cases.with_spectrum(torch.tensor([1e-12, 1.0, 2.0], dtype=torch.float64))
+
+    def slopes(scale: float) -> list[torch.Tensor]:
+        args = [(x * c).requires_grad_() for x, c in ((T, 1e-36), (A, 1e-36), (B, scale))]
+        out = sg.spd.transport(*args, metric=metric)
+        return list(torch.autograd.grad(out.sum(), args))
+
+    assert all(g.isfinite().all() for g in slopes(1e288))
+    far, near = slopes(1e240), slopes(1e200)
+    for found, exact in zip(far, (near[0] * 1e40, near[1] * 1e40, near[2]), strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-9, atol=1e-9 * float(exact.abs().max()))
+
+
 BURES = [each for each in EVERY if each[1] == "bures" and each[0] != "mean"]
 
 

@@ -21,6 +21,7 @@ from spectralgrad.linalg.scaling import exponent
 LOG_2 = math.log(2.0)
 _ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
 END = 1011  # the exponent of a result up to which its slopes are exact; beyond it sums of them would be no numbers
+STEEP_END = END - 2 * _ROOM  # where slopes are multiplied by roots of condition numbers on their way back
 _STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
 
 

@@ -9,11 +9,11 @@ Bures has no closed form: its transport is the solution of a differential equati
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.moves import moved
+from spectralgrad.linalg.moves import moved_last
 from spectralgrad.linalg.precision import matmul
 
 from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
-from .spectra import congruent, exp_along, expanded, log, log_along, near_scale, sqrt, to_scale_1, whitener
+from .spectra import STEEP_END, congruent, exp_along, expanded, log, log_along, near_scale, sqrt, to_scale_1, whitener
 
 
 def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Tensor:
@@ -62,7 +62,7 @@ def _affine(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
     B, m = near_scale(expanded(B, A), a)
     P, p = whitener(A)
     E = matmul(sqrt(A), matmul(sqrt(congruent(P, B)), P))
-    return moved(congruent(E.mH, T), k + m + 4 * p)
+    return moved_last(congruent(E.mH, T), k + m + 4 * p, STEEP_END)
 
 
 def _logeuclid(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
@@ -70,4 +70,4 @@ def _logeuclid(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
     A, a = to_scale_1(A)
     B, b = to_scale_1(B)
     A, B = expanded(A, T), expanded(B, T)
-    return moved(exp_along(log(B), log_along(A, T)), k - a + b)
+    return moved_last(exp_along(log(B), log_along(A, T)), k - a + b, STEEP_END)
