@@ -96,7 +96,7 @@ def test_page_is_the_same_from_the_same_records(place: tuple[Path, Path]) -> Non
     assert page.write_page([source, source], target) == files
     assert [file.read_bytes() for file in files] == first
     assert first[0].count(b"### Some GPU") == 2  # every record has its part
-    fewer = written(source.parent, ROWS[:1])
+    fewer = written(source.parent, ROWS[1:3])
     page.write_page([fewer], target)
     assert target.read_bytes() != first[0]
     assert target.with_name("figures").joinpath("speed-some-gpu.svg").read_bytes() != first[1]
@@ -104,11 +104,18 @@ def test_page_is_the_same_from_the_same_records(place: tuple[Path, Path]) -> Non
 
 def test_two_records_of_one_machine_have_a_figure_each(place: tuple[Path, Path]) -> None:
     whole, target = place
-    part = written(whole.parent, [ROWS[2]], stem="bench-some-gpu-eigh")
+    part = written(whole.parent, ROWS[1:3], stem="bench-some-gpu-eigh")
     figures = page.write_page([whole, part], target)[1:]
     assert [path.name for path in figures] == ["speed-some-gpu.svg", "speed-some-gpu-eigh.svg"]
     assert all(target.read_text().count(f"figures/{path.name})") == 1 for path in figures)
     assert figures[0].read_bytes() != figures[1].read_bytes()
+
+
+def test_a_record_of_one_size_has_no_figure(place: tuple[Path, Path]) -> None:
+    whole, target = place
+    alone = written(whole.parent, [ROWS[2]], stem="bench-some-gpu-eigh")
+    assert page.write_page([alone], target) == [target]
+    assert "figures/" not in target.read_text()
 
 
 def test_busy_machine_is_named(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from .rows import Row
 from .table import EXPLAINED, losses, number, summary, target
 
 DRAWN = ("eigh", "backward", "inv_sqrtm", "whitening")
+ACROSS = 2  # panels side by side
+APART = 1.4  # the ratio of two sizes whose labels do not touch
 FIGURES = "figures"  # a folder beside the page
 TICKS = (0.2, 0.5, 0.8, 1, 1.5, 2, 3, 4, 6, 10, 20, 40, 100, 200, 400, 1000)  # of the vertical axes
 
@@ -103,7 +105,7 @@ def measured(path: Path, page: Path) -> str:
         parts.append("Measured with one thread: the targets of time are for two or more, so there are none here.")
     if about.get("partial"):
         parts.append("**Partial**: stopped before the end.")
-    if any(row.section in DRAWN for row in rows):
+    if _panels(rows):
         parts.append(f"![speed by d and batch, {name}]({FIGURES}/{_figure_of(path)})")
     for section in dict.fromkeys(row.section for row in rows):
         if section in on_request.SECTIONS:  # the whole table has it, with a column a method or a note
@@ -129,27 +131,34 @@ def _figure_of(path: Path) -> str:
 
 
 def draw(path: Path, folder: Path) -> Path | None:
-    """Ratios by d, a line for each batch, a panel for each section; returns the SVG file, None if nothing is to draw."""
+    """Ratios by d, a line for each batch; returns the SVG file, None if nothing is to draw."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     about, rows = read(path)
-    name = record.machine_name(about)
-    panels = [section for section in DRAWN if any(row.section == section and row.figure is not None for row in rows)]
+    panels = _panels(rows)
     if not panels:
         return None
     file = folder / _figure_of(path)
     folder.mkdir(parents=True, exist_ok=True)
     with rc_context({"svg.hashsalt": "spectralgrad", "svg.fonttype": "none"}):  # the same file from the same record
-        figure = Figure(figsize=(4.2 * len(panels), 3.8), layout="constrained")
+        down, across = -(-len(panels) // ACROSS), min(len(panels), ACROSS)
+        figure = Figure(figsize=(4.6 * across, 3.4 * down), layout="constrained")
         FigureCanvasSVG(figure)
-        for axes, section in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-            _panel(axes, [row for row in rows if row.section == section and row.figure is not None])
-            axes.set_title(section)
-        figure.suptitle(name)
+        for place, (section, some) in enumerate(panels.items(), start=1):
+            axes = figure.add_subplot(down, across, place)
+            _panel(axes, some)
+            axes.set_title(section, loc="left", fontweight="bold")
+        figure.suptitle(record.machine_name(about))
         figure.savefig(file, format="svg", metadata={"Date": None})
     return file
+
+
+def _panels(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """What is drawn: the sections that have a figure at several d."""
+    drawn = {section: [row for row in rows if row.section == section and row.figure is not None] for section in DRAWN}
+    return {section: some for section, some in drawn.items() if len({row.d for row in some}) > 1}
 
 
 def _panel(axes: Any, rows: Sequence[Row]) -> None:
@@ -168,11 +177,25 @@ def _panel(axes: Any, rows: Sequence[Row]) -> None:
     ticks = [tick for tick in TICKS if low <= tick <= high]
     axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])  # 2, where the default writes 2 x 10^0
     axes.minorticks_off()
-    axes.set_xticks(sorted({row.d for row in rows}), [str(d) for d in sorted({row.d for row in rows})])
-    axes.tick_params(axis="x", labelrotation=45)  # neighbouring sizes would run into each other
+    sizes = sorted({row.d for row in rows})
+    axes.set_xticks(sizes, _spaced(sizes))
+    axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("d (dash: target)")
     axes.set_ylabel("times faster" if rows[0].at_least else "times batch norm's")
-    axes.legend(fontsize="small")
+    axes.legend(fontsize="small", frameon=False)
+
+
+def _spaced(sizes: Sequence[int]) -> list[str]:
+    """Labels of ascending sizes, empty where one would run into the next.
+
+    >>> _spaced([64, 100, 128])
+    ['64', '', '128']
+    """
+    shown: list[int] = []
+    for size in reversed(sizes):
+        if not shown or shown[-1] >= APART * size:
+            shown.append(size)
+    return [str(size) if size in shown else "" for size in sizes]
 
 
 def write_page(records: Sequence[Path], page: Path) -> list[Path]:
