@@ -130,14 +130,32 @@ def table(text: str) -> dict[tuple[str, str], str]:
 # The picture.
 
 
-@pytest.fixture(scope="module")
-def gap() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("gap", DOCS / "figures" / "gap.py")
+def figure(name: str) -> ModuleType:
+    """The script that draws docs/figures/NAME.svg."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "figures" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def gap() -> ModuleType:
+    return figure("gap")
+
+
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="an unpacked sdist: no results/, no lab/")
+def test_the_picture_of_the_evidence_shows_the_records_and_the_page() -> None:
+    pytest.importorskip("spectralgrad_lab", reason="needs the laboratory")
+    evidence = figure("evidence")
+    store = evidence.Store(evidence.RECORDS)
+    assert evidence.drawn(store) == (DOCS / "figures" / "evidence.svg").read_text(encoding="utf-8")
+    page = (DOCS / "evidence.md").read_text(encoding="utf-8")
+    claims = [line for lines in evidence.GROUPS.values() for line in lines if line.printed is not None]
+    assert len(claims) == 8
+    for line in claims:  # the page says what the picture draws
+        assert evidence.measured(line, store).shown() in page, line.said
 
 
 def test_the_picture_shows_what_is_measured(gap: ModuleType) -> None:
