@@ -73,7 +73,8 @@ def errors(cell: Cell, store: Store) -> dict[int, float]:
     assert entries is not None
     (trials,) = (entry.trials for entry in entries("short") if (entry.row, entry.column) == (row, column))
     outcomes = {trial.seed: store.outcome(trial) for trial in trials}
-    return {seed: found.test_error for seed, found in outcomes.items() if found is not None and found.converged}
+    errors = {seed: found.test_error for seed, found in outcomes.items() if found is not None and found.converged}
+    return {seed: error for seed, error in errors.items() if error is not None}
 
 
 def measured(line: Line, store: Store) -> Difference:
