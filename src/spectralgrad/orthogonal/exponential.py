@@ -123,8 +123,8 @@ def _doubled(E: Tensor) -> Tensor:
 
 def _rotate(V: Tensor, X: Tensor) -> Tensor:
     """H X for V (m, k), X (m, p)."""
-    M = matmul(V.mT, V).triu()
-    M.diagonal().div_(2)
+    gram = matmul(V.mT, V)
+    M = torch.lerp(gram.triu(1), gram, 0.5)  # half of the diagonal; what lies below it is not read
     return X - matmul(V, torch.linalg.solve_triangular(M, matmul(V.mT, X), upper=True))
 
 
