@@ -209,7 +209,8 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see a
     @staticmethod
     def forward(U: Tensor, A: Tensor) -> Tensor:
         complete: Tensor = torch.linalg.qr(U, mode="complete")[0]
-        return complete[..., U.shape[-1] :].contiguous()
+        # Memory of its own: in `torch.func.linearize` forward mode refuses a view of what it has not seen.
+        return complete[..., U.shape[-1] :].clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
