@@ -92,9 +92,9 @@ def merge_moments(parts: Sequence[Moments]) -> Moments:
     """
     if len(parts) == 0 or not all(isinstance(part, Moments) for part in parts):
         raise OptionError(f"`merge_moments`: parts must be at least one Moments, got {list(parts)!r}.")
-    shapes = {tuple(part.scatter.shape) for part in parts}
-    if len(shapes) > 1:
-        raise ShapeError(f"`merge_moments`: all parts must have the same shape, got {sorted(shapes)}.")
+    shapes = [tuple(part.scatter.shape) for part in parts]
+    if any(shape != shapes[0] for shape in shapes):
+        raise ShapeError(f"`merge_moments`: all parts must have the same shape, got {sorted(set(shapes))}.")
     counts = torch.stack([part.samples for part in parts])  # (parts,)
     means = torch.stack([part.mean for part in parts])  # (parts, *B, C)
     real = means.real.dtype
