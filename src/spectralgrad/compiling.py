@@ -1,4 +1,4 @@
-"""What torch.compile must know about a function, said without loading the compiler.
+"""What torch.compile must know about a function, said without loading the compiler; and whether torch traces at all.
 
 `torch.compiler.assume_constant_result` imports `torch._dynamo` to set one attribute, and that import takes ten times as
 long as all of this library. So the attribute is set here. It has carried this meaning since torch 2.0; a test compares it
@@ -27,6 +27,29 @@ def constant_when_compiled(function: Marked) -> Marked:
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
+
+
+_TRACERS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
+
+
+def is_tracing() -> bool:
+    """Whether operations are recorded for later, or tried on shapes alone: torch.compile, torch.export, `make_fx` and what
+    stands on it (`torch.func.linearize`), `FakeTensorMode`. Then no value may be read, and what reads some is one operator.
+
+    After a graph break Dynamo may compile this function alone, and then it says yes to code that nothing traces. Where
+    that would be wrong ask for both halves: ``torch.compiler.is_compiling() or is_recorded()``.
+
+    >>> is_tracing()
+    False
+    """
+    return torch.compiler.is_compiling() or is_recorded()
+
+
+def is_recorded() -> bool:
+    """`is_tracing` by anything but Dynamo."""
+    if torch._C._len_torch_dispatch_stack() == 0:  # nearly always, and 50 ns
+        return False
+    return any(torch._C._get_dispatch_mode(tracer) is not None for tracer in _TRACERS)
 
 
 @constant_when_compiled

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_tracing
+
 __all__ = ["count", "count_on_device", "counts", "reset_counts"]
 
 _lock = threading.Lock()
@@ -27,7 +29,7 @@ def count(event: str, times: int = 1) -> None:
 
 def count_on_device(event: str, happened: Tensor) -> None:
     """Add the number of true entries of ``happened`` without a host synchronisation."""
-    if happened.device.type == "meta" or type(happened) is not Tensor:  # nothing happened: shapes are being tried out
+    if is_tracing() or happened.device.type == "meta" or type(happened) is not Tensor:  # nothing has happened yet
         return
     counter = device_counter(event, happened.device)
     with _lock:

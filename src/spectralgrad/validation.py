@@ -8,6 +8,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_tracing
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
@@ -55,7 +56,7 @@ def looked_at(x: Tensor) -> Tensor | None:
 
 def checking(x: Tensor) -> bool:
     """Whether value checks apply to ``x`` here and now."""
-    if torch.compiler.is_compiling():
+    if is_tracing():
         return False
     forced = _forced.get()
     return x.device.type == "cpu" if forced is None else forced

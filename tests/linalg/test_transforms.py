@@ -9,6 +9,7 @@ from torch import Tensor
 import spectralgrad as sg
 from support.cases import FUNCTIONS, RULES, generator, random, random_covariance
 from support.marks import slow_but
+from support.tracing import IGNORED, assert_linear, assert_recorded, assert_shapes_alone, with_gradient
 
 torch.set_num_threads(1)
 
@@ -52,6 +53,16 @@ each_function = pytest.mark.parametrize("f", PUBLIC.values(), ids=PUBLIC.keys())
 COMPILED = ("eigh", "inv_sqrtm", "pinv(tall)")  # svd, polar, generalized_eigh and NewtonSchulz: in their own files
 COMPILED_COMPLEX = ("eigh", "polar")
 each_compiled = pytest.mark.parametrize("f", slow_but(COMPILED, PUBLIC))
+TRACED = (
+    "eigh",
+    "svd",
+    "inv_sqrtm",
+    "sqrtm(NewtonSchulz)",
+    "spectral_map",
+    "generalized_eigh",
+    "moments",
+)  # the others: slow
+each_traced = pytest.mark.parametrize("f", slow_but(TRACED, PUBLIC))
 
 
 @pytest.fixture(autouse=True)
@@ -262,6 +273,36 @@ def test_compiles_with_inductor(f):
     X = M.clone().requires_grad_()
     compiled(X).backward()
     torch.testing.assert_close(X.grad, gradient(f, M), rtol=1e-8, atol=1e-10)
+
+
+@each_function
+def test_shapes_without_values(f):
+    assert_shapes_alone(f, spd(2))
+
+
+@each_traced
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_make_fx_records_no_value(f, mode):
+    assert_recorded(with_gradient(f), spd(2), other=(spd(2, seed=1),), mode=mode)
+
+
+@each_traced
+@pytest.mark.filterwarnings(IGNORED)
+def test_make_fx_of_transforms(f):
+    slope = torch.func.grad(lambda M: f(M).pow(3).sum())
+
+    def second(M: Tensor) -> Tensor:
+        return torch.func.jvp(slope, (M,), (M @ M,))[1]
+
+    for function in (torch.func.vmap(f), slope, second):
+        assert_recorded(function, spd(2), other=(spd(2, seed=1),), mode="fake")
+
+
+@each_traced
+@pytest.mark.filterwarnings(IGNORED)
+def test_linearize(f):
+    E = random(4, 4, seed=3)
+    assert_linear(f, spd(), (E + E.mT) / 2)
 
 
 @each_function

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectralgrad.compiling import is_tracing
+
 from . import cubins, launcher
 from .buffers import Memory
 from .devices import cuda_obstacle
@@ -74,6 +76,7 @@ def lies_on_a_gpu(x: Tensor) -> bool:
         and type(x) in (Tensor, Parameter)
         and x.numel() > 0
         and not torch._C._functorch.is_functorch_wrapped_tensor(x)
+        and not is_tracing()
         and obstacle(x.device) is None
     )
 

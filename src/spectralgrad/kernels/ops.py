@@ -1,4 +1,4 @@
-"""Functions that torch.compile takes as a whole.
+"""Functions that torch.compile and other tracers take as a whole.
 
 Dynamo cannot look into a retry or a stopping test that depends on values, and would unroll every iteration. So a
 function with either becomes one opaque operator while compiling, and stays the plain function everywhere else. Most
@@ -11,6 +11,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from spectralgrad.compiling import is_tracing
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -19,7 +21,7 @@ _EXACT_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed
 
 
 def opaque(schema: str, fake: Callable[P, R], *, exact_strides: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function an operator under torch.compile.
+    """Make a function an operator where torch traces (`is_tracing`).
 
     Args:
         schema: arguments and results in torch's schema language, with the operator's name in front.
@@ -36,7 +38,7 @@ def opaque(schema: str, fake: Callable[P, R], *, exact_strides: bool = False) ->
 
         @wraps(function)
         def choose(*args: P.args, **kwargs: P.kwargs) -> R:
-            if torch.compiler.is_compiling():
+            if is_tracing():
                 return as_operator(*args, **kwargs)  # type: ignore[no-any-return]
             return function(*args, **kwargs)
 

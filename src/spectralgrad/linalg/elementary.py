@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_tracing
 from spectralgrad.errors import NonFiniteError
 from spectralgrad.kernels.spectral import ScalarFunction
 
@@ -27,7 +28,7 @@ from .scaling import reciprocal_root
 
 def _expm1(x: Tensor) -> Tensor:
     """e^x - 1 for x <= 0. The code that torch.compile makes for a CPU subtracts 1 and loses all digits of a small one."""
-    if not torch.compiler.is_compiling():
+    if not is_tracing():
         return torch.expm1(x)
     t = (x / 2).tanh()
     return 2 * t / (1 - t)

@@ -97,8 +97,7 @@ class _Generalized(Decomposition):
             require_positive(self.who, shifted(beta, b), _ADVICE, name="B")
         elif beta.numel():
             border = zero_tolerance(beta).clamp(min=torch.finfo(beta.dtype).tiny)
-            if not torch.compiler.is_compiling():
-                count_on_device(CLAMPED, beta <= border)
+            count_on_device(CLAMPED, beta <= border)
             beta = torch.maximum(beta, border)
         X = U * beta.rsqrt().unsqueeze(-2)
         inner = hermitian_part(matmul(X.mH, matmul(hermitian_part(shifted(A, -a)), X)))

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_tracing
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
@@ -163,7 +164,7 @@ class Scalar(ABC):
         those that are clamped."""
         if tolerance is not None:
             self.require(who, w, given_eps(tolerance))
-        elif not torch.compiler.is_compiling() and w.numel() and self.floor is None:
+        elif not is_tracing() and w.numel() and self.floor is None:
             border = self.border(w)
             if border is not None:
                 count_on_device(CLAMPED, w <= border[0])

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_tracing
 from spectralgrad.kernels import scale
 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
@@ -25,13 +26,13 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
     if x.numel() == 0:
         return x.new_zeros(x.shape[: x.ndim - dims], dtype=x.real.dtype)
-    if not torch.compiler.is_compiling() and scale.runs_on(x):
+    if not is_tracing() and scale.runs_on(x):
         return scale.exponent(x, dims)
     x = _resolved(x) if x.is_complex() else x
     parts = (x.real, x.imag) if x.is_complex() else (x,)
     first, *others = (part.abs().amax(tuple(range(-dims, 0))) for part in parts)
     largest = torch.maximum(first, others[0]) if others else first
-    if not torch.compiler.is_compiling():
+    if not is_tracing():
         return torch.frexp(largest).exponent.to(largest.dtype)
     known = (largest > 0) & torch.isfinite(largest)  # inductor's C++ for frexp does not compile
     return torch.where(known, torch.log2(torch.where(known, largest, 1)).floor() + 1, 0)
@@ -112,7 +113,7 @@ def at_hand(x: Tensor) -> bool:
 
     Not one that stands for others, inside torch.func or a batched backward pass, whose tensors have no CPU memory.
     """
-    if torch.compiler.is_compiling() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return bool(torch._C._dispatch_keys(x).has(torch._C.DispatchKey.CPU))
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module, Parameter, SyncBatchNorm, init
 
-from spectralgrad.compiling import is_exporting
+from spectralgrad.compiling import is_exporting, is_tracing
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.precision import in_widest
 from spectralgrad.validation import is_number, is_transformed, is_whole
@@ -128,7 +128,7 @@ class BatchStatistics(Normalizer, Module):
 
         The host must wait for the answer: not asked in compiled code, nor while a CUDA graph is captured.
         """
-        if torch.compiler.is_compiling() or (input.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if is_tracing() or (input.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         share = Share.of(self.who, self.num_features, self.group_size, working_dtype(self, input), input.device)
         if self._agreed != (self.process_group, share):
@@ -203,7 +203,7 @@ class BatchStatistics(Normalizer, Module):
         A change is a new tensor, new memory or a new version, which every in-place edit gives. The references in the key
         hold the memory, so that an address cannot come again. Compiled code cannot see versions and computes each time.
         """
-        if torch.compiler.is_compiling() or is_transformed(source) or source.requires_grad or source.is_inference():
+        if is_tracing() or is_transformed(source) or source.requires_grad or source.is_inference():
             return compute(source)
         kept = self._kept
         if (

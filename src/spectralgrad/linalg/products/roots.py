@@ -164,7 +164,7 @@ class _Root(Potential):
             Y = refined(A, Y, Z, self.lower**0.5)
         if tolerance is not None:
             self._require_definite(A, Y, Z)
-        elif host_may_look(A) and not torch.compiler.is_compiling():  # elsewhere `_coupled` counts
+        elif host_may_look(A):  # elsewhere `_coupled` counts
             count_on_device(_LOST, ~self._error(A, Y, Z)[1])
         root = norm.sqrt()
         Y, Z = hermitian_part(Y).mul_(root), hermitian_part(Z).div_(root)

@@ -11,6 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from spectralgrad.compiling import is_recorded
 from spectralgrad.counters import count, count_on_device
 from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 from spectralgrad.kernels.ops import opaque
@@ -37,7 +38,8 @@ def decompose(
             gives NaN and is counted.
         start: a guess of the eigenvectors (*B, n, n), for solvers that can use one.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_recorded():
+        _require_compilable(who, type(solver).__name__)
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)), start)  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
@@ -60,14 +62,22 @@ def decompose(
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
+def _require_compilable(who: str, name: str) -> None:
+    """Raise for a solver that is no part of an operator. While Dynamo traces, let it break its graph instead."""
+    if not torch.compiler.is_compiling() and name not in COMPILABLE:
+        raise OptionError(
+            f"`{who}`: where torch traces (torch.compile, make_fx, FakeTensorMode) solver must be one of "
+            f"{', '.join(sorted(COMPILABLE))}, got {name}. One of your own runs where nothing traces."
+        )
+
+
 def _decompose_fake(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
     return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
 
 
 @opaque("decompose(Tensor M, str solver, int[] options, Tensor? start) -> (Tensor, Tensor)", _decompose_fake)
 def _decompose_compiled(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
-    if solver not in COMPILABLE:
-        raise OptionError(f"under torch.compile the solver must be one of {', '.join(sorted(COMPILABLE))}, got {solver}.")
+    _require_compilable("decompose", solver)
     w, V = decompose("decompose", M, COMPILABLE[solver](*options), None, start)
     return w, V.contiguous()
 
@@ -77,7 +87,8 @@ def decompose_svd(who: str, A: Tensor, solver: Solver, check: bool) -> tuple[Ten
 
     Without ``check`` values are not looked at: a matrix with NaN or Inf gives NaN and is counted.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or is_recorded():
+        _require_compilable(who, type(solver).__name__)
         return _decompose_svd_compiled(who, A, type(solver).__name__, list(astuple(solver)), check)  # type: ignore[call-overload]
     U, S, Vh = _checked_svd(who, A, solver, check)
     return U.contiguous(), S, Vh.contiguous()

@@ -1,0 +1,187 @@
+"""torch's tracers on what is public beside `linalg` (which tests/linalg/test_transforms.py has): no value is looked at."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import spectralgrad as sg
+from spectralgrad.compiling import is_tracing
+from support.cases import random, random_covariance
+from support.host_reads import HostReads
+from support.marks import slow_but
+from support.tracing import IGNORED, assert_linear, assert_recorded, assert_shapes_alone, with_gradient
+
+torch.set_num_threads(1)
+
+METRICS = ("affine", "logeuclid", "bures")
+
+
+def shifted(M: Tensor) -> Tensor:
+    return M + torch.eye(M.shape[-1], dtype=M.dtype)
+
+
+def matrices(seed: int = 0) -> Tensor:
+    return shifted(random_covariance(4, 3, seed=seed))
+
+
+def maps(seed: int = 0) -> Tensor:
+    return random(8, 4, 3, 3, seed=seed)
+
+
+def clouds(seed: int = 0) -> Tensor:
+    return random(3, 9, 3, seed=seed)
+
+
+Given = Callable[[int], Tensor]
+FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Given]] = {
+    "kabsch": (lambda x: sg.kabsch(x, x.roll(1, -1), x[..., 0].abs()).R, clouds),
+    "umeyama": (lambda x: sg.umeyama(x, x.roll(1, -1).sin()).t, clouds),
+    "procrustes": (lambda M: sg.procrustes(M.sin(), special=True), matrices),
+    "frechet_distance": (lambda M: sg.frechet_distance(M[..., 0], M, M[..., 1].sin(), shifted(M)), matrices),
+    "frechet_distance_of": (lambda x: sg.frechet_distance_of(x[..., :5, :], x[..., 5:, :]), clouds),
+    "cca_loss": (lambda x: sg.cca_loss(x[..., :2], x[..., 1:]), clouds),
+    **{f"spd.distance({m})": (lambda M, m=m: sg.spd.distance(M, shifted(M), metric=m), matrices) for m in METRICS},
+    **{f"spd.geodesic({m})": (lambda M, m=m: sg.spd.geodesic(M, shifted(M), 0.3, metric=m), matrices) for m in METRICS},
+    **{f"spd.mean({m})": (lambda M, m=m: sg.spd.mean(M, metric=m), matrices) for m in METRICS},
+    **{f"spd.transport({m})": (lambda M, m=m: sg.spd.transport(M, M, shifted(M), metric=m), matrices) for m in METRICS[:2]},
+    "whiten": (lambda x: sg.nn.functional.whiten(x, group_size=2), maps),
+    "whiten_color": (lambda x: sg.nn.functional.whiten_color(x, x.flip(0).sin()), maps),
+    "color_transfer": (lambda x: sg.nn.functional.color_transfer(x[:, :3].sigmoid(), x[:, 1:].sigmoid()), maps),
+    "covariance_pool": (sg.nn.functional.covariance_pool, maps),
+    "ReEig": (sg.nn.ReEig(), matrices),
+    "LogEig": (sg.nn.LogEig(), matrices),
+}
+FUNCTIONS_TRACED = ("kabsch", "frechet_distance", "spd.mean(affine)", "whiten")
+
+LAYERS: dict[str, tuple[Callable[..., nn.Module], Given]] = {
+    "zca": (partial(sg.nn.DecorrelatedBatchNorm2d, 4), maps),
+    "running whitening": (partial(sg.nn.DecorrelatedBatchNorm2d, 4, running="whitening", momentum=None), maps),
+    "newton": (partial(sg.nn.DecorrelatedBatchNorm2d, 4, solver=sg.NewtonSchulz()), maps),
+    "pca": (partial(sg.nn.DecorrelatedBatchNorm2d, 4, whitening="pca", group_size=2), maps),
+    "power iteration": (partial(sg.nn.DecorrelatedBatchNorm2d, 4, gradient=sg.PowerIteration(5)), maps),
+    "rank": (partial(sg.nn.PCADenoise2d, 4, rank=2), maps),
+    "energy": (partial(sg.nn.PCADenoise2d, 4, energy=0.9), maps),
+    "pool": (partial(sg.nn.CovariancePool2d, 4, reduced=3), maps),
+    "BiMap": (partial(sg.nn.BiMap, 4, 3), matrices),
+    "SPDBatchNorm": (partial(sg.nn.SPDBatchNorm, 4), matrices),
+    "orthogonal weight": (lambda **k: sg.orthogonal.orthogonal_weight(nn.Conv2d(4, 3, 3, **k)), maps),
+    "spectral norm": (lambda **k: sg.orthogonal.spectral_norm(nn.Conv2d(4, 3, 3, **k)), maps),
+}
+LAYERS_TRACED = ("zca", "energy", "pool", "SPDBatchNorm")
+each_mode = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+
+
+@pytest.mark.parametrize(("f", "given"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_shapes_without_values(f: Callable[[Tensor], Tensor], given: Given) -> None:
+    assert_shapes_alone(f, given(0))
+
+
+@pytest.mark.parametrize("case", slow_but(FUNCTIONS_TRACED, FUNCTIONS))
+@pytest.mark.parametrize("mode", ["real", "symbolic"])
+def test_make_fx_records_no_value(case: tuple[Callable[[Tensor], Tensor], Given], mode: str) -> None:
+    f, given = case
+    assert_recorded(with_gradient(f), given(0), other=(given(1),), mode=mode)
+
+
+@pytest.mark.filterwarnings(IGNORED)
+@pytest.mark.parametrize("case", slow_but(FUNCTIONS_TRACED, FUNCTIONS))
+def test_linearize(case: tuple[Callable[[Tensor], Tensor], Given]) -> None:
+    f, given = case
+    assert_linear(f, given(0), given(1))
+
+
+# Layers: their state is traced too.
+
+
+def state_of(layer: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    return (
+        {name: parameter.detach().clone() for name, parameter in layer.named_parameters()},
+        {name: buffer.clone() for name, buffer in layer.named_buffers()},
+    )
+
+
+@each_mode
+@pytest.mark.parametrize(("make", "given"), LAYERS.values(), ids=LAYERS)
+def test_layers_made_and_run_without_values(make: Callable[..., nn.Module], given: Given, training: bool) -> None:
+    expected = make(dtype=torch.float64).train(training)(given(0))
+    with FakeTensorMode() as mode:
+        layer = make(dtype=torch.float64).train(training)
+        x = mode.from_tensor(given(0)).requires_grad_()
+        for _ in range(2):  # nothing fake may be kept from the first time
+            y = layer(x)
+        y.pow(3).sum().backward()
+    assert (y.shape, y.dtype) == (expected.shape, expected.dtype)
+    assert all(parameter.grad is not None for parameter in (x, *layer.parameters()))
+
+
+@each_mode
+@pytest.mark.parametrize("case", slow_but(LAYERS_TRACED, LAYERS))
+def test_make_fx_of_a_step(case: tuple[Callable[..., nn.Module], Given], training: bool) -> None:
+    """Output, gradients and what becomes of the buffers."""
+    make, given = case
+    torch.manual_seed(0)
+    layer = make(dtype=torch.float64).train(training)
+
+    def step(parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Any:
+        with torch.enable_grad():
+            x, *leaves = (t.detach().requires_grad_() for t in (x, *parameters.values()))
+            named = {**dict(zip(parameters, leaves, strict=True)), **buffers}
+            y = functional_call(layer, named, (x,))
+            return y.detach(), torch.autograd.grad(y.pow(3).sum(), (x, *leaves)), list(buffers.values())
+
+    parameters, buffers = state_of(layer)
+    first, again, expected = (({n: b.clone() for n, b in buffers.items()}, given(seed)) for seed in (0, 1, 1))
+    recorded = make_fx(step, tracing_mode="symbolic")(parameters, *first)
+    torch.testing.assert_close(recorded(parameters, *again), step(parameters, *expected), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.filterwarnings(IGNORED)
+@each_mode
+@pytest.mark.parametrize("case", slow_but((*LAYERS_TRACED, "orthogonal weight"), LAYERS))
+def test_linearize_layers(case: tuple[Callable[..., nn.Module], Given], training: bool) -> None:
+    make, given = case
+    torch.manual_seed(0)
+    layer = make(dtype=torch.float64).train(training).requires_grad_(False)
+
+    def forward(x: Tensor) -> Tensor:  # each time from the same state
+        return functional_call(layer, {n: t.clone() for part in state_of(layer) for n, t in part.items()}, (x,))
+
+    assert_linear(forward, given(0), given(1))
+
+
+# What is no tracer.
+
+
+def test_checks_stay_under_other_modes() -> None:
+    with HostReads(), pytest.raises(sg.errors.NonFiniteError):
+        sg.sqrtm(torch.full((2, 2), torch.nan))
+
+
+def test_nothing_is_counted_while_tracing() -> None:
+    sg.reset_counts()
+    with FakeTensorMode():
+        assert is_tracing()
+        sg.inv_sqrtm(torch.zeros(2, 2))
+    assert not is_tracing()
+    assert sg.counts() == {}
+
+
+class Own(sg.Solver):
+    def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
+        w, V = torch.linalg.eigh(H)
+        return w, V
+
+
+def test_a_solver_of_ones_own_is_refused_in_words() -> None:
+    M = torch.eye(2)
+    with pytest.raises(sg.errors.OptionError, match=r"`sqrtm`: where torch traces .* Auto, Jacobi, Lapack, SVD, got Own"):
+        make_fx(lambda M: sg.sqrtm(M, solver=Own()))(M)
+    broken = torch.compile(lambda M: sg.sqrtm(M, solver=Own()), backend="eager")  # a graph break, and then it runs
+    assert torch.equal(broken(M), M)
