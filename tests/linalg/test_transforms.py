@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 import spectralgrad as sg
 from support.cases import FUNCTIONS, RULES, generator, random, random_covariance
@@ -303,6 +304,23 @@ def test_make_fx_of_transforms(f):
 def test_linearize(f):
     E = random(4, 4, seed=3)
     assert_linear(f, spd(), (E + E.mT) / 2)
+
+
+@each_function
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing(f, reentrant):
+    """Its saved tensors can be unpacked once."""
+    X = spd(2).requires_grad_()
+    loss_of(lambda M: checkpoint(f, M, use_reentrant=reentrant))(X).backward()
+    torch.testing.assert_close(X.grad, gradient(f, X.detach()), rtol=1e-10, atol=1e-12)
+
+
+@each_function
+def test_a_result_may_be_edited_in_place(f):
+    X, Y = spd(2).requires_grad_(), spd(2).requires_grad_()
+    f(X).mul_(2).sum().backward()
+    (2 * f(Y)).sum().backward()
+    torch.testing.assert_close(X.grad, Y.grad, rtol=1e-10, atol=1e-12)
 
 
 @each_function

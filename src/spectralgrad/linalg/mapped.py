@@ -179,7 +179,8 @@ class _Mapped(Function):
     def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
         if grad is None:
             return (None,) * 6
-        L, factors = ctx.saved_tensors[0], _factors(*ctx.saved_tensors[1:])
+        L, *saved = ctx.saved_tensors  # once: activation checkpointing hands them out no more often
+        factors = _factors(*saved)
         grads: list[Tensor | None] = [None] * 6
         if ctx.needs_input_grad[3 + ctx.frame.handle]:
             grads[3 + ctx.frame.handle] = _first(ctx.frame, grad, L, *factors)
@@ -192,11 +193,12 @@ class _Mapped(Function):
 class _MappedFunc(_Mapped):
     @staticmethod
     def jvp(ctx: Any, _: None, ty: Tensor | None, tL: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
-        L, factors = ctx.saved_tensors[0], _factors(*ctx.saved_tensors[1:])
+        L, *saved = ctx.saved_tensors
+        factors = _factors(*saved)
         through_M = tangents[ctx.frame.handle]
         total = None if through_M is None else _first(ctx.frame, through_M, L, *factors)
         if ty is not None:
-            through_y = call(_MappedFunc, ctx.frame, ty, tL, *ctx.saved_tensors[1:])  # linear in y, and in L with it
+            through_y = call(_MappedFunc, ctx.frame, ty, tL, *saved)  # linear in y, and in L with it
             total = through_y if total is None else call(Sum, total, through_y)
         return total
 
