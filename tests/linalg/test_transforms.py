@@ -295,7 +295,10 @@ def test_make_fx_of_transforms(f):
     def second(M: Tensor) -> Tensor:
         return torch.func.jvp(slope, (M,), (M @ M,))[1]
 
-    for function in (torch.func.vmap(f), slope, second):
+    functions = [torch.func.vmap(f), slope, second]
+    if torch.__version__ < "2.10":  # which loses tensors on the way: docs/compatibility.md
+        functions.remove(second)
+    for function in functions:
         assert_recorded(function, spd(2), other=(spd(2, seed=1),), mode="fake")
 
 
