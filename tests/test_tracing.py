@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,3 +186,27 @@ def test_a_solver_of_ones_own_is_refused_in_words() -> None:
         make_fx(lambda M: sg.sqrtm(M, solver=Own()))(M)
     broken = torch.compile(lambda M: sg.sqrtm(M, solver=Own()), backend="eager")  # a graph break, and then it runs
     assert torch.equal(broken(M), M)
+
+
+class Whole(nn.Module):
+    """A decomposition by each solver that is an operator, of an input that may come in any number."""
+
+    def forward(self, M: Tensor) -> tuple[Tensor, ...]:
+        functions = (
+            sg.inv_sqrtm,
+            sg.polar,
+            partial(sg.sqrtm, solver=sg.NewtonSchulz()),
+            partial(sg.spd.mean, metric="bures"),
+        )
+        return *(f(M) for f in functions), sg.eigvalsh(M, solver=sg.Jacobi()), sg.svdvals(M)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's own
+def test_aot_inductor_runs_the_operators(tmp_path: Path) -> None:
+    """It hands an empty list of options over as None."""
+    sizes = {"M": {0: torch.export.Dim("b", min=2, max=64)}}
+    exported = torch.export.export(Whole(), (matrices(),), dynamic_shapes=sizes)
+    package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "whole.pt2"))
+    again = torch._inductor.aoti_load_package(package)
+    torch.testing.assert_close(tuple(again(matrices(1)[:2])), Whole()(matrices(1)[:2]), rtol=1e-7, atol=1e-9)

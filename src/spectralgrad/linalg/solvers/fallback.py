@@ -71,6 +71,11 @@ def _require_compilable(who: str, name: str) -> None:
         )
 
 
+def _made(solver: str, options: list[int] | None) -> Solver:
+    """The solver that travelled as its name and options; AOTInductor hands over an empty list as None."""
+    return COMPILABLE[solver](*(options or ()))
+
+
 def _decompose_fake(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
     return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M, memory_format=torch.contiguous_format)
 
@@ -78,7 +83,7 @@ def _decompose_fake(M: Tensor, solver: str, options: list[int], start: Tensor | 
 @opaque("decompose(Tensor M, str solver, int[] options, Tensor? start) -> (Tensor, Tensor)", _decompose_fake)
 def _decompose_compiled(M: Tensor, solver: str, options: list[int], start: Tensor | None) -> tuple[Tensor, Tensor]:
     _require_compilable("decompose", solver)
-    w, V = decompose("decompose", M, COMPILABLE[solver](*options), None, start)
+    w, V = decompose("decompose", M, _made(solver, options), None, start)
     return w, V.contiguous()
 
 
@@ -107,7 +112,7 @@ def _decompose_svd_fake(who: str, A: Tensor, solver: str, options: list[int], ch
 def _decompose_svd_compiled(
     who: str, A: Tensor, solver: str, options: list[int], check: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return decompose_svd(who, A, COMPILABLE[solver](*options), check)
+    return decompose_svd(who, A, _made(solver, options), check)
 
 
 def _checked_svd(who: str, A: Tensor, solver: Solver, check: bool) -> Factors:
