@@ -12,7 +12,15 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.errors import DefinitenessError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
+from spectralgrad.errors import (
+    DefinitenessError,
+    DeviceError,
+    DtypeError,
+    NonFiniteError,
+    OptionError,
+    ShapeError,
+    SymmetryError,
+)
 from support import cases
 
 Call = Callable[..., Any]
@@ -572,3 +580,37 @@ def test_the_analytic_gradient_is_not_finite() -> None:
         if not name.startswith("projector"):
             _, gradient = run(partial(function, gradient=sg.Analytic()), torch.eye(3))
             assert not gradient.isfinite().all(), name
+
+
+PAIRS: dict[str, Call] = {  # functions of two tensors
+    "generalized_eigh": sg.generalized_eigh,
+    "kabsch": sg.kabsch,
+    "kabsch(weights)": lambda x, y: sg.kabsch(x, x, y[0]),
+    "umeyama": sg.umeyama,
+    "frechet_distance": lambda A, B: sg.frechet_distance(A[0], A, B[0], B),
+    "frechet_distance_of": sg.frechet_distance_of,
+    "cca_loss": sg.cca_loss,
+    "spd.distance": sg.spd.distance,
+    "spd.geodesic": lambda A, B: sg.spd.geodesic(A, B, 0.5),
+    "spd.transport": lambda A, B: sg.spd.transport(A, B, A),
+    "whiten_color": lambda A, B: sg.nn.functional.whiten_color(A[None, None], B[None, None]),
+    "color_transfer": lambda A, B: sg.nn.functional.color_transfer(A[None], B[None]),
+}
+
+
+@each(PAIRS)
+def test_tensors_on_two_devices(name: str, function: Call) -> None:
+    here, there = torch.eye(3), torch.eye(3, device="meta")
+    who = name.split("(")[0]
+    for pair in ((here, there), (there, here)):
+        with pytest.raises(
+            DeviceError, match=rf"`{who}`: all tensors must lie on one device, got .*(cpu, .*meta|meta, .*cpu)"
+        ):
+            function(*pair)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@each(ALL | {"spd.mean": sg.spd.mean})
+def test_nested_tensors(name: str, function: Call) -> None:
+    with pytest.raises(DtypeError, match="to_padded_tensor"):
+        function(torch.nested.nested_tensor([torch.eye(2), torch.eye(2)]))

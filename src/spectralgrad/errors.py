@@ -5,6 +5,7 @@ from torch.linalg import LinAlgError  # type: ignore[attr-defined]
 __all__ = [
     "ConvergenceError",
     "DefinitenessError",
+    "DeviceError",
     "DtypeError",
     "LinAlgError",
     "NonFiniteError",
@@ -25,6 +26,10 @@ class ShapeError(SpectralError, ValueError):
 
 class DtypeError(SpectralError, TypeError):
     """A tensor has a dtype that cannot be decomposed, or it is not a tensor at all."""
+
+
+class DeviceError(SpectralError, RuntimeError):
+    """Tensors that belong together lie on different devices."""
 
 
 class OptionError(SpectralError, ValueError):

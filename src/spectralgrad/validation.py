@@ -1,7 +1,7 @@
 """The public door: what a matrix must be, and when looking at its values is allowed."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.compiling import is_tracing
-from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
+from spectralgrad.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
 
@@ -130,6 +130,15 @@ def require_real(who: str, x: Tensor, name: str) -> None:
         came = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
     require_dense(who, x, name)
+
+
+def require_one_device(who: str, tensors: Sequence[Tensor], names: Sequence[str]) -> None:
+    """Raise unless all ``tensors`` lie on the device of the first."""
+    first = tensors[0].device
+    if all(x.device == first for x in tensors):
+        return
+    places = ", ".join(f"`{name}` on {x.device}" for name, x in zip(names, tensors, strict=True))
+    raise DeviceError(f"`{who}`: all tensors must lie on one device, got {places}. Move them with .to(device).")
 
 
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:

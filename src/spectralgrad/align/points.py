@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.validation import as_matrix, require_dense
+from spectralgrad.validation import as_matrix, require_dense, require_one_device
 
 
 def as_points(who: str, x: Tensor, name: str) -> Tensor:
@@ -29,6 +29,7 @@ def as_points(who: str, x: Tensor, name: str) -> Tensor:
 
 def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torch.Size:
     """The batch shape of all, or the error that says what does not fit."""
+    require_one_device(who, (x, y), ("x", "y"))
     if x.dtype != y.dtype:
         raise DtypeError(f"`{who}`: `x` and `y` must have one dtype, got {x.dtype} and {y.dtype}. Convert one of them.")
     if x.shape[-2:] != y.shape[-2:]:
@@ -43,6 +44,7 @@ def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torc
                 f"`{who}`: `weights` must be a torch.Tensor, got {type(weights).__name__}. Convert it with torch.as_tensor."
             )
         require_dense(who, weights, "weights")
+        require_one_device(who, (x, weights), ("x", "weights"))
         if weights.is_complex():
             raise DtypeError(f"`{who}`: `weights` must be real, got {weights.dtype}. Pass weights.real or weights.abs().")
         if weights.ndim < 1 or weights.shape[-1] != x.shape[-2]:

@@ -23,6 +23,7 @@ from spectralgrad.validation import (
     may_look,
     require_finite,
     require_hermitian,
+    require_one_device,
 )
 
 from .samples import as_samples, centred, common_batch, promoted, real_dtype, squares, widened
@@ -65,6 +66,7 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
     who = "frechet_distance"
     means = [_as_vector(who, m, name) for m, name in ((mean1, "mean1"), (mean2, "mean2"))]
     covs = [_as_covariance(who, C, name) for C, name in ((cov1, "cov1"), (cov2, "cov2"))]
+    require_one_device(who, (mean1, cov1, mean2, cov2), ("mean1", "cov1", "mean2", "cov2"))
     shapes = [tuple(x.shape) for x in (mean1, cov1, mean2, cov2)]
     d = means[0].shape[-1]
     batch = common_batch([*(m.shape[:-1] for m in means), *(C.shape[:-2] for C in covs)])

@@ -6,7 +6,7 @@ from torch import Tensor
 from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.moves import REAL_DTYPE, cast
 from spectralgrad.linalg.precision import widest
-from spectralgrad.validation import as_matrix, may_look, require_finite
+from spectralgrad.validation import as_matrix, may_look, require_finite, require_one_device
 
 
 def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:
@@ -18,6 +18,7 @@ def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tenso
                 f"single sample use {name}.reshape(1, -1), for a single feature {name}.reshape(-1, 1)."
             )
     X, Y = as_matrix(who, x, square=False, name="x"), as_matrix(who, y, square=False, name="y")
+    require_one_device(who, (x, y), ("x", "y"))
     dtype = promoted(x, y)
     axis = -1 if same == "features" else -2
     batch = common_batch([X.shape[:-2], Y.shape[:-2]])

@@ -133,7 +133,8 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
         raise OptionError(f"`covariance`: eps must be a finite number >= 0, got {eps!r}.")
     if not is_number(correction):
         raise OptionError(f"`covariance`: correction must be a finite number, got {correction!r}.")
-    n = X.shape[-1] if isinstance(X, Tensor) and X.ndim >= 2 else 1 + correction  # wrong ones get their error below
+    known = isinstance(X, Tensor) and not X.is_nested and X.ndim >= 2  # others get their error below
+    n = X.shape[-1] if known else 1 + correction
     if n <= correction:
         raise ShapeError(f"`covariance`: `X` must have more than {correction:g} samples in its last dimension, got {n}.")
     C = moments_of(_as_groups("covariance", X, group_size)).covariance(correction=correction, eps=eps)

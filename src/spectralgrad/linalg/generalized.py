@@ -20,7 +20,7 @@ from torch import Tensor
 
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DtypeError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian
+from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian, require_one_device
 
 from .choices import AUTO, for_generalized
 from .decomposition import Decomposition, Scales, Some, factorise
@@ -61,6 +61,7 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
     """
     who = "generalized_eigh"
     X, Y = as_matrix(who, A, square=True, name="A"), as_matrix(who, B, square=True, name="B")
+    require_one_device(who, (X, Y), ("A", "B"))
     if X.dtype != Y.dtype:
         raise DtypeError(f"`{who}`: `A` and `B` must have one dtype, got {A.dtype} and {B.dtype}. Convert one of them.")
     if X.shape[-1] != Y.shape[-1]:

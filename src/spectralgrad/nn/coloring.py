@@ -9,7 +9,7 @@ from torch.nn import Module
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, may_look, require_number, require_one_of, require_part
+from spectralgrad.validation import is_whole, may_look, require_number, require_one_device, require_one_of, require_part
 
 from .maps import map_samples
 from .powers import centred, covariance, inverse_root, power_of, within_squares
@@ -122,6 +122,7 @@ class Coloring(NamedTuple):
     def _require_match(self, who: str, X: Tensor, Y: Tensor, names: tuple[str, str]) -> None:
         """Raise unless samples X (N, C, n) can take the statistics of Y (N', C, n')."""
         content, style = names
+        require_one_device(who, (X, Y), names)
         if X.shape[1] != Y.shape[1]:
             raise ShapeError(f"`{who}`: `{content}` and `{style}` must have the same number of channels, {_came(X, Y)}")
         if self.group_size is not None and X.shape[1] % self.group_size:

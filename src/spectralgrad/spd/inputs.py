@@ -20,6 +20,7 @@ from spectralgrad.validation import (
     require_dense,
     require_finite,
     require_hermitian,
+    require_one_device,
     require_one_of,
 )
 
@@ -86,6 +87,7 @@ def as_pair(who: str, A: Tensor, B: Tensor, *, semi: bool = False) -> tuple[Tens
 def require_fit(who: str, X: Tensor, Y: Tensor, names: tuple[str, str]) -> None:
     """Raise unless matrices have one dtype and size, and batches that broadcast."""
     one, other = names
+    require_one_device(who, (X, Y), names)
     if X.dtype != Y.dtype:
         raise DtypeError(
             f"`{who}`: `{one}` and `{other}` must have one dtype, got {X.dtype} and {Y.dtype}. Convert one of them."

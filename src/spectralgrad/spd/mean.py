@@ -54,7 +54,7 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
     """
     who = "spd.mean"
     require_metric(who, metric)
-    if isinstance(X, Tensor) and (X.ndim < 3 or X.shape[-3] == 0):
+    if isinstance(X, Tensor) and not X.is_nested and (X.ndim < 3 or X.shape[-3] == 0):
         raise ShapeError(
             f"`{who}`: `X` must be K >= 1 matrices, (*batch, K, n, n), got shape {tuple(X.shape)}. For a batch of means put "
             "the matrices of each in dimension -3; one matrix is X.unsqueeze(0)."
