@@ -36,6 +36,32 @@ def test_first_derivatives(measure: str, metric: str, dtype: torch.dtype) -> Non
 
 
 @each_function
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+def test_a_batched_backward_pass(measure: str, metric: str, dtype: torch.dtype) -> None:
+    """Where nothing can be looked at, an iteration's residual included."""
+    f, args = prepared(measure, metric, dtype=dtype)
+    y = f(*args)
+    G = cases.random(4, *y.shape, dtype=y.dtype)
+    batched = torch.autograd.grad(y, args, G, is_grads_batched=True, retain_graph=True)
+    one_by_one = [torch.autograd.grad(y, args, g, retain_graph=True) for g in G]
+    for got, each in zip(batched, zip(*one_by_one, strict=True), strict=True):
+        torch.testing.assert_close(got, torch.stack(each), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("metric", ["affine", "logeuclid", "bures"])
+@pytest.mark.parametrize("measure", ["distance", "mean"])
+def test_batched_second_derivatives(measure: str, metric: str) -> None:
+    f, args = prepared(measure, metric, n=2)
+
+    def loss(*args: torch.Tensor) -> torch.Tensor:
+        return f(*args).pow(3).sum()
+
+    batched, plain = (torch.autograd.functional.hessian(loss, args, vectorize=fast) for fast in (True, False))
+    for got, expected in zip(batched, plain, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
+
+
+@each_function
 def test_second_derivatives(measure: str, metric: str) -> None:
     f, args = prepared(measure, metric, n=2)
     if (measure, metric) == ("transport", "logeuclid"):  # those by A alone would need third derivatives of the logarithm

@@ -19,7 +19,7 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.linalg.autograd import batched, call, in_transform
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import exponent, shifted
+from spectralgrad.linalg.scaling import exponent, in_batched_backward, shifted
 from spectralgrad.linalg.solvers import decompose
 
 from .means import EQUATIONS, Equation, apply_hessian, positive_pairs
@@ -213,6 +213,8 @@ def _inverse_fake(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -
 def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
     if F.numel() == 0 or F.is_meta:
         return torch.empty_like(F, memory_format=torch.contiguous_format)
+    if in_batched_backward(F):
+        return _inverse_by_matrix(F, V, c, p, weights)
     K, n = V.shape[-3], V.shape[-1]
     k = exponent(F)  # a cotangent of any size may come: squares of it must neither overflow nor vanish
     F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(shifted(F, -k)), p))
@@ -220,6 +222,25 @@ def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Ten
     with torch.no_grad():
         S = _conjugate_gradients(F_, V_, c_, p_, weights.reshape(-1, K), torch.finfo(F.dtype).eps)
     return shifted(S.reshape(F.shape), k).contiguous()
+
+
+def _inverse_by_matrix(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
+    """H^-1[F] for cotangents of a batched backward pass, which can be multiplied, but not looked at: H^-1 as a matrix.
+
+    Of a complex F it is linear over the real numbers alone, since it takes the Hermitian part: P F + Q conj(F).
+    """
+    *batch, n = *V.shape[:-3], V.shape[-1]
+    basis = torch.eye(n * n, dtype=V.dtype, device=V.device).view(n * n, n, n)
+
+    def columns(unit: complex) -> Tensor:  # (*B, n^2, n^2)
+        found = [_inverse((unit * E).expand(*batch, n, n), V, c, p, weights) for E in basis]
+        return torch.stack([S.flatten(-2) for S in found], -1)
+
+    f = F.reshape(*batch, n * n, 1)
+    if not V.is_complex():
+        return matmul(columns(1), f).reshape(*batch, n, n)
+    one, i = columns(1), -1j * columns(1j)
+    return (matmul((one + i) / 2, f) + matmul((one - i) / 2, torch.conj_physical(f))).reshape(*batch, n, n)
 
 
 class _Solve(Function):
