@@ -19,6 +19,7 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
+    far_apart,
     features,
     in_interpreter,
     launches,
@@ -213,3 +214,13 @@ def test_interpreted_far_mean() -> None:
     want = torch.einsum("ij,njhw->nihw", A[0].double(), exact)
     assert cases.relative_error(transform(x, A, mean, correction, None), want) < 1e-6
     assert cases.relative_error(transform(x, A, mean, None, None), want) > 1e-5
+
+
+@in_interpreter
+def test_interpreted_beyond_32_bits() -> None:
+    near = inputs((1, 3, 5), 3)
+    for x in far_apart(3, 5):
+        for call in CALLS.values():
+            i = near | {"x": x, "g": x}
+            for got, want in zip(as_tuple(call(i, "")), as_tuple(call(i, "_twin")), strict=True):
+                assert cases.relative_error(got, want) < (cases.eps(x.dtype) if got.dtype == x.dtype else 1e-6)

@@ -23,6 +23,7 @@ from support.triton_kernels import (
     each_case,
     each_layout,
     each_shape,
+    far_apart,
     features,
     in_interpreter,
     launches,
@@ -84,7 +85,7 @@ def testlayout_of() -> None:
 
 
 @pytest.mark.parametrize("d", [1, 2, 3, 4, 8, 24, 64, 100, 128])
-@pytest.mark.parametrize("samples", [1, 63, 64, 65, 1000, 131072, 10**6 + 1])
+@pytest.mark.parametrize("samples", [1, 63, 64, 65, 1000, 131072, 10**6 + 1, tiles.MOST_SAMPLES])
 def test_plan(d: int, samples: int) -> None:
     """Every channel and every sample has one program, and no program is idle."""
     channels = 6 * d
@@ -94,6 +95,7 @@ def test_plan(d: int, samples: int) -> None:
     assert (plan.tiles - 1) * plan.together * d < channels <= plan.tiles * plan.together * d
     assert plan.chunk % config.block == 0
     assert (plan.splits - 1) * plan.chunk < samples <= plan.splits * plan.chunk
+    assert samples + config.block < 2**31
 
 
 @pytest.mark.parametrize("d", [4, 8, 16, 32, 64])
@@ -214,3 +216,11 @@ def test_interpreted_needs_merging() -> None:
     ]
     assert len(parts) == plan.splits > 1
     assert cases.relative_error(sum(parts), grouped_moments(x, 2)[2]) > 0.1  # type: ignore[arg-type]
+
+
+@in_interpreter
+def test_interpreted_beyond_32_bits() -> None:
+    for x in far_apart(3, 5):
+        found, want = grouped_moments(x, 1), grouped_moments_twin(x, 1)
+        for value, exact in zip(found, want, strict=True):
+            torch.testing.assert_close(value, exact, rtol=1e-6, atol=1e-6)

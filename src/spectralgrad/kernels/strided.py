@@ -9,7 +9,7 @@ from torch import Tensor
 from .buffers import Memory
 from .nvrtc import Argument
 
-_INDEX = 2**31 - 1  # rows, columns and strides inside a matrix are 32-bit numbers in the kernels
+_INDEX = 2**31 - 2**10  # rows, columns and strides inside a matrix are 32-bit numbers in the kernels, a step beyond them too
 
 
 class Strided(NamedTuple):

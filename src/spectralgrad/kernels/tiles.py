@@ -17,7 +17,7 @@ from .devices import cuda_obstacle
 LARGEST_GROUP = 128  # channels of one group that a tile can hold
 PRECISION = "tf32x3"  # of products: three TF32 products, or "ieee"; both keep float32's accuracy
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-MOST_SAMPLES = 2**31 - 1  # samples are counted in 32 bits; offsets between samples in 64
+MOST_SAMPLES = 2**31 - 2**10  # samples are counted in 32 bits, a block beyond the last of them too; offsets in 64
 _ANY_MULTIPROCESSORS = 4  # for the interpreter: enough for several splits of a small test
 _AMPERE, _WIDE = 8, (9, 10)  # TF32 products need Ampere; tiles above 32 the shared memory and wgmma of sm_90 and sm_100
 _LARGEST_ELSEWHERE = 32

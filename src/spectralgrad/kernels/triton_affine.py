@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from .triton_tiles import block_of, channels_of, offsets_of, store_blocks
+from .triton_tiles import block_of, channels_of, offsets_of, rows_of, store_blocks
 
 
 @triton.jit
@@ -35,13 +35,13 @@ def products_of_splits(
     """sum of g (x - mean)^T and of g over one split's samples."""
     tile, split = tl.program_id(0), tl.program_id(1)
     channels, inside = channels_of(tile, 0, C, D, G, T)
-    g_rows = g + (channels * g_by_channel)[:, None]
-    rows = x + (channels * by_channel)[:, None]
+    g_rows = rows_of(g, channels, g_by_channel)
+    rows = rows_of(x, channels, by_channel)
     centre = tl.load(mean + channels, mask=inside, other=0.0)
     if HAS_CORRECTION:
         below = tl.load(correction + channels, mask=inside, other=0.0)
     start = split * chunk
-    end = tl.minimum(start + chunk, samples)
+    end = start + tl.minimum(chunk, samples - start)
     total = tl.zeros((T, K), dtype=tl.float32)
     product = tl.zeros((T, T), dtype=tl.float32)
     for first in range(start, end, K):
@@ -156,7 +156,7 @@ def _centred(
 ) -> tl.tensor:
     """x - mean - correction (J, K), before any product: after one a large mean would cost digits."""
     mask = inside[:, None] & valid[None, :]
-    block = tl.load(x + (channels * by_channel)[:, None] + offsets[None, :], mask=mask, other=0.0)
+    block = tl.load(rows_of(x, channels, by_channel) + offsets[None, :], mask=mask, other=0.0)
     return block.to(tl.float32) - centre[:, None] - below[:, None]
 
 
@@ -231,7 +231,7 @@ def transform(
         centre = _vector(mean, channels, inside, HAS_MEAN)
         below = _vector(correction, channels, inside, HAS_CORRECTION)
     start = split * chunk
-    end = tl.minimum(start + chunk, samples)
+    end = start + tl.minimum(chunk, samples - start)
     for first in range(start, end, K):
         these = first + tl.arange(0, K)
         valid = these < end
@@ -246,7 +246,7 @@ def transform(
                 D, G, T, J, PRECISION, TRANSPOSED, HAS_MEAN, HAS_CORRECTION,
             )  # fmt: skip
         acc += added[:, None]
-        to = y + (channels * y_by_channel)[:, None] + offsets_of(these, P, y_by_image, y_by_position)[None, :]
+        to = rows_of(y, channels, y_by_channel) + offsets_of(these, P, y_by_image, y_by_position)[None, :]
         tl.store(to, acc.to(y.dtype.element_ty), mask=inside[:, None] & valid[None, :])
 
 
@@ -292,7 +292,7 @@ def combine(
         centre = _vector(mean, channels, inside, True)
         below = _vector(correction, channels, inside, HAS_CORRECTION)
     start = split * chunk
-    end = tl.minimum(start + chunk, samples)
+    end = start + tl.minimum(chunk, samples - start)
     for first in range(start, end, K):
         these = first + tl.arange(0, K)
         valid = these < end
@@ -313,5 +313,5 @@ def combine(
                 acc, S, x, mean, correction, tile, offsets, valid, by_channel, C,
                 D, G, T, J, PRECISION, False, True, HAS_CORRECTION,
             )  # fmt: skip
-        to = y + (channels * y_by_channel)[:, None] + offsets_of(these, P, y_by_image, y_by_position)[None, :]
+        to = rows_of(y, channels, y_by_channel) + offsets_of(these, P, y_by_image, y_by_position)[None, :]
         tl.store(to, acc.to(y.dtype.element_ty), mask=inside[:, None] & valid[None, :])

@@ -4,7 +4,7 @@
 import triton
 import triton.language as tl
 
-from .triton_tiles import channels_of, offsets_of, store_blocks
+from .triton_tiles import channels_of, offsets_of, rows_of, store_blocks
 
 
 @triton.jit
@@ -35,9 +35,9 @@ def moments_of_splits(
     """
     tile, split = tl.program_id(0), tl.program_id(1)
     channels, inside = channels_of(tile, 0, C, D, G, T)
-    rows = x + (channels * by_channel)[:, None]
+    rows = rows_of(x, channels, by_channel)
     start = split * chunk
-    end = tl.minimum(start + chunk, samples)
+    end = start + tl.minimum(chunk, samples - start)
 
     few = start + tl.arange(0, FEW)
     some = inside[:, None] & (few < end)[None, :]

@@ -11,8 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def offsets_of(samples: tl.tensor, P: tl.tensor, by_image: tl.tensor, by_position: tl.tensor) -> tl.tensor:
-    """Where samples (K,) lie, before the channel is added."""
-    return (samples // P).to(tl.int64) * by_image + (samples % P) * by_position
+    """Where samples (K,) lie, before the channel is added. In 64 bits: one image may have more than 2^31 numbers."""
+    return (samples // P).to(tl.int64) * by_image + (samples % P).to(tl.int64) * by_position
+
+
+@triton.jit
+def rows_of(x: tl.tensor, channels: tl.tensor, by_channel: tl.tensor) -> tl.tensor:
+    """Where channels (T,) begin, as a column (T, 1)."""
+    return x + (channels.to(tl.int64) * by_channel)[:, None]
 
 
 @triton.jit
