@@ -46,13 +46,14 @@ derivative(const real* __restrict__ Q, const real* __restrict__ sigma, const rea
     for (int i = threadIdx.x; i < n; i += THREADS) s[i] = sigma[i] * to_1;
     __syncthreads();
     const real rounding = real(n * eps) * s[0];
-    real L[TILE][TILE], acc[TILE][TILE];
+    real acc[TILE][TILE];  // one product at a time: in float64 two do not fit into registers
     const auto keep = [&](int i, int j, real x) { X[i * STRIDE + j] = x; };
-    product(L, n, C, A, nullptr);    // Q V
     product(acc, n, X, A, nullptr);  // E V
     __syncthreads();
     each(acc, keep);
-    each(L, [&](int i, int j, real x) {
+    product(acc, n, C, A, nullptr);  // L = Q V
+    __syncthreads();
+    each(acc, [&](int i, int j, real x) {
         C[i * STRIDE + j] = x;
         A[j * STRIDE + i] = x;
     });
