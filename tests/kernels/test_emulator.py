@@ -1,4 +1,4 @@
-"""The emulator of the CUDA kernels itself: threads meet, exchange, vote, and are found where they would wait for ever."""
+"""The emulator of the CUDA kernels itself: threads meet, exchange and vote; that they wait for ever, or race, is found."""
 
 import shutil
 import subprocess
@@ -9,6 +9,7 @@ import pytest
 
 from support.on_cpu import HERE, compiled
 
+RACES = "of.races(ctypes.byref(ctypes.c_char_p()))"
 KERNELS = """
 #include "emulator.h"
 extern "C" void meet(int* wrong) {
@@ -51,6 +52,49 @@ extern "C" void wait_for_another_group(int*) {
         if (threadIdx.x == 0) __syncthreads(); else __syncwarp();
     });
 }
+extern "C" void orderly(int* wrong) {
+    int* count = wrong + 1;
+    launch(2, 64, 64 * sizeof(int), [=] {
+        SHARED(bytes);
+        int* own = reinterpret_cast<int*>(bytes);
+        own[threadIdx.x] = threadIdx.x;
+        __syncwarp();
+        int sum = own[threadIdx.x ^ 1];
+        __syncthreads();
+        own[63 - threadIdx.x] = sum;
+        atomicAdd(count, 1);
+    });
+}
+extern "C" void without_a_barrier(int*) {
+    launch(1, 64, 64 * sizeof(int), [=] {
+        SHARED(bytes);
+        int* own = reinterpret_cast<int*>(bytes);
+        own[threadIdx.x] = threadIdx.x;
+        __syncwarp();
+        own[threadIdx.x] += own[63 - threadIdx.x];
+    });
+}
+extern "C" void behind_a_shuffle(int*) {
+    launch(1, 32, 32 * sizeof(int), [=] {
+        SHARED(bytes);
+        int* own = reinterpret_cast<int*>(bytes);
+        own[threadIdx.x] = threadIdx.x;
+        if (__shfl_xor_sync(0, (int)threadIdx.x, 1) + own[threadIdx.x ^ 1] < 0) own[0] = 1;
+    });
+}
+extern "C" void of_two_blocks(int* wrong) {
+    launch(2, 32, 0, [=] { if (threadIdx.x == blockIdx.x) *wrong = 1; });
+}
+extern "C" void before_it_is_read(int*) {
+    launch(1, 64, sizeof(int), [=] {
+        SHARED(bytes);
+        int* own = reinterpret_cast<int*>(bytes);
+        if (threadIdx.x == 0) *own = 0;
+        __syncthreads();
+        if (*own == 5) __syncwarp();
+        if (threadIdx.x == 63) *own = 1;
+    });
+}
 extern "C" void part(int*) {
     launch(1, 64, 0, [=] {
         if (threadIdx.x < 40)
@@ -76,10 +120,19 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled(folder / "kernels.so", "-shared", f"-I{HERE}", str(folder / "kernels.cpp"), str(HERE / "emulator.cpp"))
 
 
-def run(library: Path, name: str, backwards: bool = False) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def watched(library: Path) -> Path:
+    """The same, with every access to memory looked at."""
+    folder = library.parent
+    kernels = compiled(folder / "kernels.o", "-c", "-fsanitize=thread", f"-I{HERE}", str(folder / "kernels.cpp"))
+    sources = (HERE / f"{name}.cpp" for name in ("emulator", "races"))
+    return compiled(folder / "watched.so", "-shared", str(kernels), *map(str, sources))
+
+
+def run(library: Path, name: str, backwards: bool = False, then: str = "x[0]") -> subprocess.CompletedProcess[str]:
     """In a process of its own, which the emulator may end."""
-    code = f"import ctypes; x = ctypes.c_int(); of = ctypes.CDLL({str(library)!r}); of.set_order({int(backwards)}); "
-    code += f"of.{name}(ctypes.byref(x)); print(x.value)"
+    code = f"import ctypes; x = (ctypes.c_int * 2)(); of = ctypes.CDLL({str(library)!r}); of.set_order({int(backwards)}); "
+    code += f"of.{name}(x); print({then})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
@@ -100,3 +153,14 @@ def test_threads_that_would_wait_for_ever_are_found(name: str, library: Path) ->
     done = run(library, name)
     assert done.returncode != 0
     assert "different barriers" in done.stderr
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("name", ["without_a_barrier", "behind_a_shuffle", "of_two_blocks", "before_it_is_read"])
+def test_races_are_found(name: str, backwards: bool, watched: Path) -> None:
+    assert int(run(watched, name, backwards, RACES).stdout) > 0
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_what_is_in_order_is_no_race(backwards: bool, watched: Path) -> None:
+    assert int(run(watched, "orderly", backwards, RACES).stdout) == 0

@@ -1,5 +1,6 @@
 // The threads of a block as fibers, and where they wait for each other; see emulator.h.
 #include "emulator.h"
+#include "races.h"
 
 #include <algorithm>
 #include <csetjmp>
@@ -11,10 +12,12 @@
 Index threadIdx, blockIdx;
 unsigned char* shared_memory;
 double* slots;
+volatile bool atomically = false;
+Watcher* watcher = nullptr;
 
 struct Group {  // threads that wait for each other: a cluster, a block, or a warp
     unsigned size = 0, arrived = 0, ended = 0;
-    unsigned long meetings = 0;
+    unsigned long meetings = 0, ordered = 0;  // after the second kind each sees what the others wrote
     int line = 0;  // of the barrier that the arrived ones wait at
 };
 struct Fiber {
@@ -69,8 +72,8 @@ static void apart(int line, int other) {
     std::abort();
 }
 
-// Wait until all threads of the group have come here.
-static void barrier(Group& group, int line) {
+// Wait until all threads of the group have come here. Votes and shuffles do not order what they read and write in memory.
+static void barrier(Group& group, int line, bool orders = true) {
     Fiber& self = block->fibers[threadIdx.x];
     self.group = &group;
     self.meeting = group.meetings;
@@ -79,6 +82,7 @@ static void barrier(Group& group, int line) {
     if (group.arrived == group.size) {
         group.arrived = 0;
         ++group.meetings;
+        group.ordered += orders;
     }
     while (group.meetings == self.meeting) {
         if (group.ended > 0) apart(line, 0);
@@ -88,15 +92,16 @@ static void barrier(Group& group, int line) {
 void sync_cluster(int line) { barrier(everyone, line); }
 void sync_block(int line) { barrier(block->all, line); }
 void sync_warp(int line) { barrier(block->warps[threadIdx.x / 32], line); }
+void meet_warp(int line) { barrier(block->warps[threadIdx.x / 32], line, false); }
 unsigned char* of_block(unsigned char* place, unsigned other) {
     return blocks_of_cluster.at(other).bytes.data() + (place - shared_memory);
 }
 unsigned ballot(bool x, int line) {
     slots[threadIdx.x] = x;
-    sync_warp(line);
+    meet_warp(line);
     unsigned votes = 0;
     for (unsigned i = 0; i < 32 && warp() + i < block->fibers.size(); ++i) votes |= (slots[warp() + i] != 0) << i;
-    sync_warp(line);
+    meet_warp(line);
     return votes;
 }
 bool block_or(bool x, int line) {
@@ -107,7 +112,20 @@ bool block_or(bool x, int line) {
     return any;
 }
 
-static Block fresh(unsigned threads, unsigned long bytes, std::vector<char>* stacks) {
+static std::vector<char> stacks;
+static constexpr unsigned long STACK = 64 << 10;
+
+static bool between(const void* address, const void* first, unsigned long bytes) {
+    return (unsigned long)address - (unsigned long)first < bytes;
+}
+bool is_private(const void* address) {
+    return !block || between(address, stacks.data(), stacks.size()) || between(address, slots, block->slots.size() * sizeof(double));
+}
+Moment now() {
+    return {blockIdx.x, threadIdx.x, everyone.ordered, block->all.ordered, block->warps[threadIdx.x / 32].ordered};
+}
+
+static Block fresh(unsigned threads, unsigned long bytes, char* stack) {
     Block made;
     made.bytes.assign(bytes, 0xff);  // NaN, so that a value read before it was written shows
     made.slots.assign(threads, 0);
@@ -117,8 +135,8 @@ static Block fresh(unsigned threads, unsigned long bytes, std::vector<char>* sta
     for (unsigned i = 0; i < threads; ++i) {
         ucontext_t& start = made.fibers[i].start;
         getcontext(&start);
-        start.uc_stack.ss_sp = stacks[i].data();
-        start.uc_stack.ss_size = stacks[i].size();
+        start.uc_stack.ss_sp = stack + i * STACK;
+        start.uc_stack.ss_size = STACK;
         makecontext(&start, fiber, 0);
     }
     return made;
@@ -146,15 +164,20 @@ extern "C" void set_order(int given) { backwards = given; }
 void run(unsigned blocks, unsigned threads, unsigned long bytes, unsigned cluster, void (*given)(void*), void* given_kernel) {
     body = given;
     kernel = given_kernel;
-    std::vector<std::vector<char>> stacks(threads * cluster, std::vector<char>(64 << 10));
+    stacks.resize(threads * cluster * STACK);
+    if (watcher) watcher->begin(cluster);
     for (unsigned first = 0; first < blocks; first += cluster) {
         everyone = Group{threads * cluster};
         blocks_of_cluster.clear();
-        for (unsigned i = 0; i < cluster; ++i) blocks_of_cluster.push_back(fresh(threads, bytes, &stacks[i * threads]));
+        for (unsigned i = 0; i < cluster; ++i) blocks_of_cluster.push_back(fresh(threads, bytes, &stacks[i * threads * STACK]));
         for (bool any = true; any;) {
             any = false;
             for (unsigned i = 0; i < cluster; ++i) any = run_block(first, backwards ? cluster - 1 - i : i) || any;
         }
         if (everyone.ended < everyone.size) apart(everyone.line, block->all.line);
+        for (const Block& each : blocks_of_cluster)
+            if (watcher) watcher->forget(each.bytes.data(), each.bytes.size());
     }
+    block = nullptr;
+    stacks = {};  // 64 MB, for each of the kernels
 }

@@ -1,7 +1,7 @@
 // CUDA C++ on the CPU, one block, or cluster of blocks, at a time: every thread is a fiber that runs until its next barrier,
 // vote or shuffle, and every block of a cluster until it waits for another. Threads that meet at different barriers are found
-// and end the program: on a GPU they would wait for ever. Races are not found, compute-sanitizer does that on a GPU; but
-// set_order(1) lets the last block and thread go first, and what depends on the order then has other bits. What runs the
+// and end the program: on a GPU they would wait for ever. Races are found where every access to memory is told to races.cpp; and
+// set_order(1) lets the last block and thread go first: what depends on the order then has other bits. What runs the
 // fibers is in emulator.cpp, which is compiled once for all kernels: this file stays short and includes nothing, since each
 // kernel includes it: <cmath> alone is 20,000 lines.
 #pragma once
@@ -44,6 +44,7 @@ extern double* slots;  // of each thread, for votes and shuffles
 void sync_cluster(int line);
 void sync_block(int line);
 void sync_warp(int line);
+void meet_warp(int line);  // the same, but what was written before need not be seen behind it
 unsigned ballot(bool x, int line);
 bool block_or(bool x, int line);
 unsigned char* of_block(unsigned char* place, unsigned other);  // the same place in another block of the cluster
@@ -52,16 +53,17 @@ void run(unsigned blocks, unsigned threads, unsigned long bytes, unsigned cluste
 static float rsqrt(float x) { return 1.0f / sqrt(x); }
 static double rsqrt(double x) { return 1.0 / sqrt(x); }
 static float __fdividef(float a, float b) { return a / b; }
-template <class T> void atomicAdd(T* x, T y) { *x += y; }
-template <class T> void atomicMax(T* x, T y) { *x = max(*x, y); }
+extern volatile bool atomically;  // what is read and written now
+template <class T> void atomicAdd(T* x, T y) { atomically = true; *x += y; atomically = false; }
+template <class T> void atomicMax(T* x, T y) { atomically = true; *x = max(*x, y); atomically = false; }
 
 template <class T> T* in_block(T* x, unsigned other) { return (T*)of_block((unsigned char*)x, other); }
 
 template <class T> T shuffle(T x, unsigned from, int line) {
     slots[threadIdx.x] = x;
-    sync_warp(line);
+    meet_warp(line);
     const T y = (T)slots[from];
-    sync_warp(line);
+    meet_warp(line);
     return y;
 }
 

@@ -26,7 +26,8 @@ SHARED_MEMORY = 227 << 10  # bytes, as an H200 has
 @cache
 def folder_in(root: Path) -> Path:
     """Where compiled kernels are kept from run to run: a folder for the sources as they are; those of others are removed."""
-    sources = sorted([*KERNELS.glob("*.cu*"), *HERE.glob("emulator.*"), *HERE.glob("on_cpu.*")])
+    ours = [file for name in ("emulator", "on_cpu", "races") for file in HERE.glob(f"{name}.*")]
+    sources = sorted([*KERNELS.glob("*.cu*"), *ours])
     content = hashlib.sha256(b"".join(file.read_bytes() for file in sources)).hexdigest()
     folder = root / ".pytest_cache" / "kernels" / content
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,14 +51,18 @@ class Kernel:
 
     folder: Path
     backwards = False  # the last block and thread go first
+    watched = False  # races are an error: see races.cpp
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
         source = KERNELS / file
-        name_of_all = hashlib.sha256(repr((file, sorted(defines.items()))).encode()).hexdigest()
-        library = self.folder / f"{name_of_all}.so"
+        name_of_all = hashlib.sha256(repr((file, sorted(defines.items()), self.watched)).encode()).hexdigest()
+        library, kernel = self.folder / f"{name_of_all}.so", str(HERE / "on_cpu.cpp")
         options = [f'-DKERNEL="{source}"', f"-DOF_{source.stem}", *(f"-D{key}={value}" for key, value in defines.items())]
-        emulator = compiled(self.folder / "emulator.o", "-c", str(HERE / "emulator.cpp"))  # once for all kernels
-        compiled(library, "-shared", "-Wl,-Bsymbolic", *options, str(HERE / "on_cpu.cpp"), str(emulator))
+        others = [compiled(self.folder / "emulator.o", "-c", str(HERE / "emulator.cpp"))]  # once for all kernels
+        if self.watched:
+            kernel = str(compiled(library.with_suffix(".o"), "-c", "-g", "-fsanitize=thread", *options, kernel))
+            others.append(compiled(self.folder / "races.o", "-c", str(HERE / "races.cpp")))
+        compiled(library, "-shared", "-Wl,-Bsymbolic", *options, kernel, *map(str, others))
         self.library = ctypes.CDLL(str(library))
         self.run = getattr(self.library, f"run_{name}")
         self.shared = shared
@@ -66,6 +71,10 @@ class Kernel:
         self.library.set_order(self.backwards)
         typed = (ctypes.c_void_p(x) if isinstance(x, int) else x for x in arguments)
         self.run(blocks, threads, self.shared, *typed)
+        if self.watched:
+            told = ctypes.c_char_p()
+            count = self.library.races(ctypes.byref(told))
+            assert count == 0, f"{count} races in {self.library._name}:\n{(told.value or b'').decode()}"
 
 
 @pytest.fixture

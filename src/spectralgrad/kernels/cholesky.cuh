@@ -68,6 +68,7 @@ __device__ __forceinline__ real inverse_of(real x) {
 // `share` times the first.
 struct Pivots {
     real first, second, first_inverse, second_inverse, share;
+    Pivots() = default;
     __device__ __forceinline__ Pivots(const real* row, int k) {
         first = row[k];
         first_inverse = inverse_of(first);
@@ -111,7 +112,8 @@ __device__ bool factor(real* G, int n, real least, int t) {
     broken = team_any(broken);  // and on: teams of one warp pass the barriers together
     for (int start = 0; start < n; start += 2 * AT_ONCE) {  // as often in all threads of a warp
         const int i = start + 2 * (t / ACROSS);
-        const Pivots pivots(G + (i < n ? i : 0) * STRIDE, i < n ? i : 0);
+        Pivots pivots{};
+        if (i < n) pivots = Pivots(G + i * STRIDE, i);
         const real scale = inverse_root(pivots.first), other_scale = inverse_root(pivots.second);
         __syncwarp();  // every thread of these rows has read the pivots
         for (int c = t % ACROSS; i < n && c < CHUNKS; c += ACROSS) {
