@@ -39,6 +39,7 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "strided": lambda x: x.movedim(0, -1).contiguous().movedim(-1, 0),
     "part": lambda x: torch.cat([x, x], 1)[:, : x.shape[1]],
     "expanded": lambda x: x[:1, :, ...].expand_as(x),
+    "lazy minus": lambda x: torch._neg_view(-x),
 }
 
 each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES)
@@ -49,6 +50,7 @@ each_case = pytest.mark.parametrize(  # few of them: the interpreter is slow
     ("name", "layout"),
     [
         *((name, OTHERS.get(name, "channels last")) for name in SHAPES if name not in SLOW),
+        ("d=20", "lazy minus"),
         *(pytest.param(name, "channels last", marks=pytest.mark.slow) for name in (*OTHERS, *SLOW)),
         *(pytest.param("d=3", layout, marks=pytest.mark.slow) for layout in ("strided", "expanded")),
     ],

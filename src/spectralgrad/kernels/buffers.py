@@ -48,6 +48,11 @@ class Eigenpairs(NamedTuple):
     V: Memory  # (*B, n, n), in columns
 
 
+def contiguous(x: Tensor) -> Tensor:
+    """``x`` as kernels read it: contiguous, and with the minus that torch leaves for later in views like z.conj().imag."""
+    return x.resolve_neg().contiguous() if x.is_neg() else x.contiguous()
+
+
 def parts(x: Tensor, *sizes: int) -> list[Part]:
     """Parts of a new buffer on the device of ``x``, each aligned; for what is not needed after a step."""
     buffer = torch.empty(_places(sizes)[1], dtype=torch.float32, device=x.device)

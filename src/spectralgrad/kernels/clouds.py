@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc, small_svd
+from .buffers import contiguous
 from .nvrtc import Argument, addresses
 
 _LANES = ((64, 8), (1024, 32))  # threads of a pair of clouds with up to so many points
@@ -89,7 +90,7 @@ def spread(
         for z, need in zip(clouds, needs, strict=True)
     ]
     places, numbers = _described(clouds)
-    given = [None if g is None else g.contiguous() for g in slopes]
+    given = [None if g is None else contiguous(g) for g in slopes]
     pointers = addresses(*places, kept, *given, *out)
     _launch("spread", clouds, scaled, *pointers, *numbers, c_double(eps))
     return tuple(out)
@@ -114,7 +115,7 @@ def _kept(d: int) -> int:
 
 def _described(clouds: Clouds) -> tuple[list[Tensor | None], list[Argument]]:
     """Memory with one batch dimension, and the numbers that say where what lies."""
-    x, y, w = clouds
+    x, y, w = clouds.x.resolve_neg(), clouds.y.resolve_neg(), None if clouds.w is None else clouds.w.resolve_neg()
     if x.ndim != 3:
         x, y = (z.reshape(-1, *z.shape[-2:]) for z in (x, y))
         w = None if w is None else w.reshape(-1, w.shape[-1])

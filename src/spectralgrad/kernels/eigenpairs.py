@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc, spectral
+from .buffers import contiguous
 from .nvrtc import addresses
 from .spectral import MANY, Shape, shape
 
@@ -60,8 +61,8 @@ def pullback(
         given: K (*B, n, n) where ``by`` is GIVEN: of the eigenvalues, or with ``scale_free`` of those at scale 1.
         scale_free: whether K of c times the eigenvalues is K / c.
     """
-    w, V, gV = (x.contiguous() for x in (*pairs, of.gV))
-    gw, given = (None if x is None else x.contiguous() for x in (of.gw, given))
+    w, V, gV = map(contiguous, (*pairs, of.gV))
+    gw, given = (None if x is None else contiguous(x) for x in (of.gw, given))
     out, n, device = torch.empty_like(V), V.shape[-1], V.device.index
     batch = V.numel() // (n * n)
     layout = shape(n, V.dtype.itemsize, batch < MANY)

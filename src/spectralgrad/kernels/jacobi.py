@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
-from .buffers import Eigenpairs, Matrices, Memory
+from .buffers import Eigenpairs, Matrices, Memory, contiguous
 from .nvrtc import Argument, addresses
 
 _CHUNK = 16  # bytes that a thread moves at a time
@@ -149,8 +149,7 @@ def eigh(M: Tensor, nonfinite: Tensor, start: Tensor | None = None, sweeps: Tens
     if device != torch.cuda.current_device():
         with torch.cuda.device(device):
             return eigh(M, nonfinite, start, sweeps)
-    M = M.contiguous()
-    start = None if start is None else start.contiguous()
+    M, start = contiguous(M), None if start is None else contiguous(start)
     w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
     launch(Matrices(M.numel() // (n * n), n, M), Problem(M, start), Eigenpairs(w, V), nonfinite, sweeps)
     return w, V

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc, spectral
+from .buffers import contiguous
 from .nvrtc import Argument, addresses
 from .small_svd import Polar
 from .spectral import Shape
@@ -35,7 +36,7 @@ def _shared(layout: Shape, dtype: torch.dtype) -> int:
 
 def derivative(of: Polar, E: Tensor, eps: float) -> Tensor:
     """That of Q (*B, n, n) in the direction ``E``, at any scale; ``eps`` is what rounding is relative to."""
-    Q, sigma, V, E = (x.contiguous() for x in (*of, E))
+    Q, sigma, V, E = map(contiguous, (*of, E))
     out, n = torch.empty_like(Q), Q.shape[-1]
     _launch("derivative", Q, *addresses(Q, sigma, V, E, out), c_int(n), c_double(eps))
     return out

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
+from .buffers import contiguous
 from .nvrtc import Argument, addresses
 from .spectral import threads_of
 
@@ -73,7 +74,7 @@ def runs_on(M: Tensor) -> bool:
 
 def quotients(M: Tensor, V: Tensor, two_sided: bool) -> Tensor:
     """Rayleigh quotients (*B, n) of ``M``, deflated by the eigenvectors ``V`` (*B, n, n) from the last to the first."""
-    M, V = M.contiguous(), V.contiguous()
+    M, V = contiguous(M), contiguous(V)
     out = M.new_empty(M.shape[:-1])
     _launch("quotients", M, two_sided, addresses(M, V, out), ())
     return out
@@ -83,8 +84,8 @@ def pullback(
     w: Tensor, V: Tensor, kept: Tensor, gw: Tensor | None, gV: Tensor | None, steps: int, two_sided: bool
 ) -> Tensor:
     """The gradient of M (*B, n, n) by NIPS19 Alg. 1; w, kept, gw (*B, n) and V, gV (*B, n, n) ascending."""
-    w, V, kept = w.contiguous(), V.contiguous(), kept.contiguous()
-    gw, gV = (None if g is None else g.contiguous() for g in (gw, gV))
+    w, V, kept = contiguous(w), contiguous(V), kept.contiguous()
+    gw, gV = (None if g is None else contiguous(g) for g in (gw, gV))
     out = torch.empty_like(V)
     _launch("pullback", V, two_sided, addresses(V, w, kept, gw, gV, out), (steps,))
     return out
@@ -99,7 +100,7 @@ def iterate(H: Tensor, start: Tensor, steps: int, keep: bool) -> tuple[Tensor, T
     Returns:
         w (*B, n), ascending, V (*B, n, n), and what `retrace` needs.
     """
-    H, start, n = H.contiguous(), start.contiguous(), H.shape[-1]
+    H, start, n = contiguous(H), contiguous(start), H.shape[-1]
     w, V = H.new_empty(H.shape[:-1]), torch.empty_like(H)
     rank = torch.empty(H.shape[:-1], dtype=torch.int32, device=H.device)
     rows = H.new_empty(*H.shape[:-1], steps + 2, _rows(n) + _BEHIND) if keep else None
@@ -110,7 +111,7 @@ def iterate(H: Tensor, start: Tensor, steps: int, keep: bool) -> tuple[Tensor, T
 
 def retrace(H: Tensor, kept: Kept, gw: Tensor, gV: Tensor, steps: int) -> Tensor:
     """The gradient of ``H`` (*B, n, n) through the iterations that were kept."""
-    H, gw, gV = H.contiguous(), gw.contiguous(), gV.contiguous()
+    H, gw, gV = contiguous(H), contiguous(gw), contiguous(gV)
     out = torch.empty_like(H)
     _launch("retrace", H, False, addresses(H, *kept, gw, gV, out), (steps,))
     return out

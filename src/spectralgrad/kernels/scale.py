@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
+from .buffers import contiguous
 from .nvrtc import addresses
 
 _THREADS = 256
@@ -28,7 +29,7 @@ def takes_powers(x: Tensor, k: Tensor) -> bool:
 
 def exponent(x: Tensor, dims: int) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
-    x, batch = x.contiguous(), x.shape[: x.ndim - dims]
+    x, batch = contiguous(x), x.shape[: x.ndim - dims]
     out = x.new_empty(batch)
     _compiled("exponent", x.dtype, x.device.index).launch(
         x.device.index, out.numel(), _THREADS, *addresses(x, out), c_longlong(x.numel() // out.numel())
@@ -38,7 +39,7 @@ def exponent(x: Tensor, dims: int) -> Tensor:
 
 def shifted(x: Tensor, k: Tensor) -> Tensor:
     """x 2^k, cut to the largest number; NaN where x is NaN or Inf. ``k`` (*B,) is whole."""
-    x, k = x.contiguous(), k.contiguous()
+    x, k = contiguous(x), contiguous(k)
     out, count = torch.empty_like(x), x.numel()
     sizes = c_longlong(count // k.numel()), c_longlong(count)
     _compiled("shift", x.dtype, x.device.index).launch(

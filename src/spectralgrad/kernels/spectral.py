@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
-from .buffers import Eigenpairs, Matrices, Memory
+from .buffers import Eigenpairs, Matrices, Memory, contiguous
 from .nvrtc import Argument, addresses
 
 LARGEST = 128
@@ -115,7 +115,7 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
     Args:
         clamped: an int64 counter that gets the number of eigenvalues that were zero to rounding; None counts none.
     """
-    V, w, given = V.contiguous(), w.contiguous(), None if given is None else given.contiguous()
+    V, w, given = contiguous(V), contiguous(w), None if given is None else contiguous(given)
     out = torch.empty_like(V)
     with nvrtc.on_device(V.device.index):
         _launch("value", function, _matrices(V), addresses(V, w, given, out, None, None, clamped))
@@ -124,7 +124,7 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
 
 def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor:
     """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
-    V, w, G, given = V.contiguous(), w.contiguous(), G.contiguous(), None if given is None else given.contiguous()
+    V, w, G, given = contiguous(V), contiguous(w), contiguous(G), None if given is None else contiguous(given)
     out = torch.empty_like(V)
     with nvrtc.on_device(V.device.index):
         _launch("derivative", function, _matrices(V), [*addresses(V, w, given, G, out), _ONCE])

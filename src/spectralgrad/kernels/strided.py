@@ -54,7 +54,8 @@ def is_indexable(A: Tensor) -> bool:
 
 
 def strided(A: Tensor) -> Strided:
-    """``A`` (*B, m, n), transposed if it is wide; copied only where no strides describe its batch."""
+    """``A`` (*B, m, n), transposed if it is wide; copied only where no strides describe its batch, or its sign."""
+    A = A.resolve_neg()
     X = A if A.ndim == 3 else A.reshape(-1, *A.shape[-2:])
     if X.shape[1] < X.shape[2]:
         X = X.mT

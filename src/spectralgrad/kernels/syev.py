@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
+from .buffers import contiguous
 from .devices import cuda_obstacle
 from .nvrtc import addresses
 
@@ -93,7 +94,7 @@ def eigh(M: Tensor, nonfinite: Tensor, failures: Tensor) -> tuple[Tensor, Tensor
         w, V = eigh(M.to(_DOUBLE[M.dtype]), nonfinite, failures)
         most = torch.finfo(M.dtype).max
         return w.clamp(-most, most).to(M.real.dtype), V.to(M.dtype)
-    M = M.resolve_conj().contiguous()
+    M = contiguous(M.resolve_conj())
     batch, real = M.numel() // (n * n), M.real.dtype
     states = torch.empty(batch, _STATE + (2 if real == torch.float64 else 0), dtype=torch.int32, device=M.device)
     H, q = torch.empty_like(M), M.new_empty(batch, n)

@@ -131,7 +131,8 @@ def layout(shape: Size, strides: Size) -> Layout | None:
 
 
 def readable(x: Tensor) -> Tensor:
-    """``x``, copied only where its positions have no common stride."""
+    """``x``, copied only where its positions have no common stride, and where its sign is left for later (z.conj().imag)."""
+    x = x.resolve_neg()
     return x if x.is_contiguous() or layout(x.shape, x.stride()) is not None else x.contiguous()
 
 
