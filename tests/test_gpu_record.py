@@ -59,7 +59,11 @@ def test_the_record(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_imported_is_counted(tmp_path: Path) -> None:
+    """And stops no other; one that is skipped as a whole says why."""
     (tmp_path / "test_third.py").write_text("import a_package_that_no_machine_has  # mark.cuda\n")
+    (tmp_path / "test_fourth.py").write_text("import pytest  # mark.cuda\npytest.importorskip('one_more', reason='rare')\n")
     done = run(tmp_path)
     assert done.returncode != 0
-    assert "1 files not collected" in done.stdout
+    assert "1 passed, 2 failed, 1 skipped, 1 files not collected" in done.stdout
+    assert "MISS test_third.py: ModuleNotFoundError: No module named 'a_package_that_no_machine_has'" in done.stdout
+    assert "skip test_fourth.py: Skipped: rare" in done.stdout

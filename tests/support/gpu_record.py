@@ -31,6 +31,7 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.option.continue_on_collection_errors = True  # device time is rare: a file that is broken stops no other
     config.pluginmanager.register(Record(), "gpu record")
 
 
@@ -41,6 +42,11 @@ class Record:
         self.start = time.perf_counter()
         self.outcomes: dict[str, str] = {}
         self.figures: dict[str, list[tuple[str, Any]]] = {}
+        self.left_out: list[str] = []  # files, with the reason
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.outcome != "passed" and report.nodeid.endswith(".py"):
+            self.left_out.append(f"{WORDS[report.outcome]} {report.nodeid}: {_last_line(report.longrepr)}")
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         # A test has up to three reports; one that fails or skips in its fixtures has no call.
@@ -66,7 +72,17 @@ class Record:
         counts = [f"{list(self.outcomes.values()).count(word)} {word}" for word in WORDS]
         broken = [f"{not_collected} files not collected"] if not_collected else []
         seconds = f"{time.perf_counter() - self.start:.0f} s"
-        return "\n".join([*_circumstances(), "", *lines, "", ", ".join([*counts, *broken, seconds])])
+        return "\n".join([*_circumstances(), "", *lines, *self.left_out, "", ", ".join([*counts, *broken, seconds])])
+
+
+def _last_line(reason: Any) -> str:
+    """Of why a file was not collected: the error, or the reason to skip it.
+
+    >>> _last_line(("test_it.py", 3, "Skipped: no such package"))
+    'Skipped: no such package'
+    """
+    text = str(reason[-1] if isinstance(reason, tuple) else reason).strip()
+    return text.splitlines()[-1].removeprefix("E").strip() if text else "no reason"
 
 
 def _told(figures: list[tuple[str, Any]]) -> str:

@@ -12,6 +12,8 @@ import spectralgrad as sg
 from spectralgrad_lab.deadline import Deadline, OutOfTime
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
+
+pytest.importorskip("lightning_fabric", reason="trainings need it, and a GPU machine may have torch and pytest alone")
 from spectralgrad_lab.training.train import run_trial
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]
