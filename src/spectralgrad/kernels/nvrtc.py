@@ -71,14 +71,13 @@ def takes(x: Tensor) -> bool:
 
 def lies_on_a_gpu(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device of ``x``, a tensor with entries and memory of its own."""
-    return (
-        x.is_cuda
-        and type(x) in (Tensor, Parameter)
-        and x.numel() > 0
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-        and not is_tracing()
-        and obstacle(x.device) is None
-    )
+    return x.is_cuda and has_memory(x) and not is_tracing() and obstacle(x.device) is None
+
+
+def has_memory(x: Tensor) -> bool:
+    """Whether ``x`` has entries at an address: not a fake one, nor one that stands for others, in torch.func and where
+    torch.autograd.grad takes several gradients at once."""
+    return type(x) in (Tensor, Parameter) and x.numel() > 0 and torch._C._has_storage(x)
 
 
 def on_device(device: int) -> AbstractContextManager[None]:

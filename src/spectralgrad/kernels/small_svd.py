@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from . import nvrtc
+from .buffers import contiguous
 from .nvrtc import addresses
 from .strided import Strided, Triplets, current, strided
 
@@ -81,8 +82,9 @@ def derivative(of: Polar, E: Tensor, eps: float) -> Tensor:
     if not current(E.device):
         with torch.cuda.device(E.device):
             return derivative(of, E, eps)
-    out, X = torch.empty_like(of.Q), strided(E)
-    pointers = addresses(*of, X.memory, out)
+    Q, sigma, V = map(contiguous, of)  # vmap may have repeated them
+    out, X = torch.empty_like(Q), strided(E)
+    pointers = addresses(Q, sigma, V, X.memory, out)
     _launch("derivative", X, E, *pointers, c_longlong(X.batch), *X.strides, c_double(eps))
     return out
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
+from spectralgrad.kernels.nvrtc import has_memory
 from spectralgrad.validation import as_square, given_eps, is_number, is_transformed, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
@@ -76,7 +77,7 @@ class Spectral(Potential):
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
-        if _in_kernel(V) and type(E) is Tensor:
+        if _in_kernel(V) and has_memory(E):
             function = self.scalar.in_kernel()
             return spectral.derivative(V, w, function, self.scalar.loewner(w) if function is spectral.GIVEN else None, E)
         F = self.scalar.loewner(w) if self.loewner is None else self.loewner

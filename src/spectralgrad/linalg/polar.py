@@ -27,6 +27,7 @@ from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
+from spectralgrad.kernels.nvrtc import has_memory
 from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed, require_finite
 
 from . import polar_3x3
@@ -40,7 +41,7 @@ from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound,
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import are_ordinary, at_hand, exponent, in_batched_backward, shifted
+from .scaling import are_ordinary, at_hand, exponent, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, rounding, singular_triplets
 
@@ -120,7 +121,7 @@ class BySVD(_Polar):
 
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         kernel = _derivative_kernel(factors[0])
-        if kernel is not None and type(E) is Tensor and not in_batched_backward(E):
+        if kernel is not None and has_memory(E):
             return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         if polar_3x3.takes(E) and all(map(at_hand, factors)):
             return polar_3x3.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
