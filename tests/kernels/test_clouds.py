@@ -211,6 +211,13 @@ def test_the_order_of_threads_does_not_matter(monkeypatch: pytest.MonkeyPatch) -
         assert all(map(torch.equal, found, again))
 
 
+def test_clouds_of_two_devices_are_not_taken() -> None:
+    x, y = torch.zeros(2, 4, 3), torch.zeros(2, 4, 3, device="meta")
+    assert clouds.runs_on(x, x, None)
+    assert not clouds.runs_on(x, y, None)
+    assert not clouds.runs_on(x, x, y[..., 0])
+
+
 def test_what_is_kept_fits() -> None:
     """The layout of `Kept` in clouds.cu, counted."""
     for d in range(1, 5):

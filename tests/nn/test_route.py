@@ -357,6 +357,21 @@ def test_the_cpu_takes_one_node_for_large_inputs(case: str, passes: list[str], m
     assert passes == (fused if case == "large" else [])
 
 
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_layer_on_another_device_is_torchs_to_refuse(
+    affine: bool, training: bool, passes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No pass gets an address that its device has not."""
+    take(monkeypatch, route.route_of)
+    x = images(dtype=torch.float32)
+    monkeypatch.setattr(blocks, "LEAST", x.numel())
+    layer = DecorrelatedBatchNorm2d(x.shape[1], affine=affine, device="meta").train(training)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        layer(x)
+    assert passes == []
+
+
 # Iterations that draw their starts, and process groups: two nodes, with what autograd follows between them
 
 

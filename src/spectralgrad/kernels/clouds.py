@@ -55,9 +55,10 @@ class Slopes(NamedTuple):
 
 
 def runs_on(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the kernels take points (*B, N, d) like ``x`` and what comes with them."""
+    """Whether the kernels take points (*B, N, d) like ``x`` and what comes with them; from two devices torch refuses it."""
     given = [x, *(z for z in others if z is not None)]
-    return x.shape[-1] <= small_svd.LARGEST and all(z.dtype == torch.float32 and nvrtc.takes(z) for z in given)
+    fits = x.shape[-1] <= small_svd.LARGEST and all(z.device == x.device for z in given)
+    return fits and all(z.dtype == torch.float32 and nvrtc.takes(z) for z in given)
 
 
 def align(clouds: Clouds, scaled: bool, keep: bool, rounding: Rounding, nonfinite: Tensor, not_unique: Tensor) -> Aligned:

@@ -152,17 +152,24 @@ Takes = Callable[["Normalizer", Tensor], bool]
 
 def working_dtype(layer: "Normalizer", x: Tensor) -> torch.dtype:
     """What to compute in: at least float32, at least what the input and the state have."""
-    own = layer.weight if layer.running_mean is None else layer.running_mean
+    own = _own(layer)
     dtype = torch.promote_types(x.dtype, torch.float32)
     return dtype if own is None else torch.promote_types(dtype, own.dtype)
+
+
+def _own(layer: "Normalizer") -> Tensor | None:
+    """One of the layer's tensors, if it has any: they are of one dtype and device."""
+    return layer.weight if layer.running_mean is None else layer.running_mean
 
 
 def passes_take(layer: "Normalizer", x: Tensor) -> bool:
     """Whether the passes of nodes.py gain something for ``x`` (N, C, *).
 
-    On a GPU where their kernels run; on a CPU for maps that no core's cache holds.
+    On a GPU where their kernels run; on a CPU for maps that no core's cache holds. A layer on another device than its input
+    is torch's to refuse: a kernel would be given addresses that its device has not.
     """
-    if working_dtype(layer, x) != tiles.statistics_dtype(x):
+    own = _own(layer)
+    if working_dtype(layer, x) != tiles.statistics_dtype(x) or (own is not None and own.device != x.device):
         return False
     return x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
 
