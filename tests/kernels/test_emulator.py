@@ -82,6 +82,19 @@ extern "C" void behind_a_shuffle(int*) {
         if (__shfl_xor_sync(0, (int)threadIdx.x, 1) + own[threadIdx.x ^ 1] < 0) own[0] = 1;
     });
 }
+extern "C" void beyond_the_end(int* x) {
+    launch(1, 32, 32 * sizeof(int), [=] {
+        SHARED(bytes);
+        int* own = reinterpret_cast<int*>(bytes);
+        own[threadIdx.x] = threadIdx.x == 7 ? x[2] : 0;
+    });
+}
+extern "C" void beyond_shared_memory(int* x) {
+    launch(1, 32, 31 * sizeof(int), [=] {
+        SHARED(bytes);
+        reinterpret_cast<int*>(bytes)[threadIdx.x] = 0;
+    });
+}
 extern "C" void of_two_blocks(int* wrong) {
     launch(2, 32, 0, [=] { if (threadIdx.x == blockIdx.x) *wrong = 1; });
 }
@@ -132,6 +145,7 @@ def watched(library: Path) -> Path:
 def run(library: Path, name: str, backwards: bool = False, then: str = "x[0]") -> subprocess.CompletedProcess[str]:
     """In a process of its own, which the emulator may end."""
     code = f"import ctypes; x = (ctypes.c_int * 2)(); of = ctypes.CDLL({str(library)!r}); of.set_order({int(backwards)}); "
+    code += "of.give(x, 8); " if then == RACES else ""
     code += f"of.{name}(x); print({then})"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
@@ -153,6 +167,11 @@ def test_threads_that_would_wait_for_ever_are_found(name: str, library: Path) ->
     done = run(library, name)
     assert done.returncode != 0
     assert "different barriers" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["beyond_the_end", "beyond_shared_memory"])
+def test_what_lies_beyond_is_found(name: str, watched: Path) -> None:
+    assert int(run(watched, name, then=RACES).stdout) == 1
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -113,13 +113,21 @@ bool block_or(bool x, int line) {
 }
 
 static std::vector<char> stacks;
-static constexpr unsigned long STACK = 64 << 10;
+static constexpr unsigned long STACK = 64 << 10, HOST = 4 << 10;
+static const void* host;  // its stack, where the arguments of the kernel are
 
 static bool between(const void* address, const void* first, unsigned long bytes) {
     return (unsigned long)address - (unsigned long)first < bytes;
 }
 bool is_private(const void* address) {
-    return !block || between(address, stacks.data(), stacks.size()) || between(address, slots, block->slots.size() * sizeof(double));
+    for (const void* own : {(const void*)&threadIdx, (const void*)&blockIdx, (const void*)&shared_memory, (const void*)&slots, (const void*)&atomically})
+        if (address == own) return true;
+    return !block || between(address, host, HOST) || between(address, stacks.data(), stacks.size()) || between(address, slots, block->slots.size() * sizeof(double));
+}
+bool is_shared(const void* address) {
+    for (const Block& each : blocks_of_cluster)
+        if (between(address, each.bytes.data(), each.bytes.size())) return true;
+    return false;
 }
 Moment now() {
     return {blockIdx.x, threadIdx.x, everyone.ordered, block->all.ordered, block->warps[threadIdx.x / 32].ordered};
@@ -163,7 +171,7 @@ extern "C" void set_order(int given) { backwards = given; }
 
 void run(unsigned blocks, unsigned threads, unsigned long bytes, unsigned cluster, void (*given)(void*), void* given_kernel) {
     body = given;
-    kernel = given_kernel;
+    host = kernel = given_kernel;
     stacks.resize(threads * cluster * STACK);
     if (watcher) watcher->begin(cluster);
     for (unsigned first = 0; first < blocks; first += cluster) {

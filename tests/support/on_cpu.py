@@ -11,12 +11,15 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import torch
 
 import spectralgrad.kernels
 from spectralgrad.kernels import clouds, eigenpairs, jacobi, nvrtc, polar, power, qr, scale, small_svd, spectral, svd, syev
+from spectralgrad.kernels.buffers import Memory
+from spectralgrad.kernels.launcher import _bytes
 
 HERE = Path(__file__).parent
 KERNELS = Path(spectralgrad.kernels.__file__).parent
@@ -51,7 +54,8 @@ class Kernel:
 
     folder: Path
     backwards = False  # the last block and thread go first
-    watched = False  # races are an error: see races.cpp
+    watched = False  # races are an error, and so is what lies beyond the memory that was given: see races.cpp
+    bytes_at: ClassVar[dict[int, int]] = {}  # from the addresses that kernels were given
 
     def __init__(self, file: str, name: str, defines: nvrtc.Defines, shared: int, device: int) -> None:
         source = KERNELS / file
@@ -69,6 +73,9 @@ class Kernel:
 
     def launch(self, device: int, blocks: int, threads: int, *arguments: nvrtc.Argument) -> None:
         self.library.set_order(self.backwards)
+        if self.watched:
+            for address in (x for x in arguments if isinstance(x, int) and x):
+                self.library.give(ctypes.c_void_p(address), ctypes.c_ulong(self.bytes_at[address]))
         typed = (ctypes.c_void_p(x) if isinstance(x, int) else x for x in arguments)
         self.run(blocks, threads, self.shared, *typed)
         if self.watched:
@@ -85,6 +92,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
     root = pytestconfig.rootpath
     Kernel.folder = folder_in(root if os.access(root, os.W_OK) else tmp_path_factory.getbasetemp())
     monkeypatch.setattr(nvrtc, "Kernel", Kernel)
+    monkeypatch.setattr(Kernel, "bytes_at", {})
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
     monkeypatch.setattr(nvrtc, "lies_on_a_gpu", nvrtc.has_memory)
@@ -93,3 +101,13 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
         for cached in ("_kernel", "_compiled"):
             if hasattr(module, cached):
                 getattr(module, cached).cache_clear()
+        if hasattr(module, "addresses"):
+            monkeypatch.setattr(module, "addresses", addresses)
+
+
+def addresses(*memory: Memory | None) -> list[nvrtc.Argument]:
+    """`nvrtc.addresses`, and how many bytes lie there."""
+    for x in memory:
+        if x is not None:
+            Kernel.bytes_at[x.data_ptr()] = _bytes(x) if isinstance(x, torch.Tensor) else 4 * x.size
+    return nvrtc.addresses(*memory)

@@ -1,4 +1,5 @@
-// Races of the kernels under the emulator: two threads at one place in memory, one of them writing, and no barrier between.
+// Races of the kernels under the emulator: two threads at one place in memory, one of them writing, and no barrier between. And
+// what lies beyond the memory that a kernel was given.
 //
 // A kernel is compiled with -fsanitize=thread, which calls the functions below at every access, and linked without the sanitizer
 // itself, which knows system threads and no fibers. Since whole groups wait for each other, what is ordered is known by counting:
@@ -10,6 +11,7 @@
 #include <cstdio>
 #include <dlfcn.h>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 struct Access {
@@ -27,6 +29,7 @@ constexpr unsigned MOST = 20;  // that are told
 
 static unsigned blocks_of_one_cluster = 1;
 static std::unordered_map<unsigned long, Place> places;
+static std::vector<std::pair<unsigned long, unsigned long>> given;  // addresses and bytes
 static std::vector<char> report;
 static unsigned found = 0;
 
@@ -43,16 +46,30 @@ static unsigned long offset(void* code) {
     Dl_info info;
     return dladdr(code, &info) ? (unsigned long)code - (unsigned long)info.dli_fbase : 0;
 }
-static void check(const Access& a, bool a_writes, const Access& b, bool b_writes) {
-    if ((a.atomic && b.atomic) || ordered(a.at, b.at) || ++found > MOST) return;
+static void tell(const char* line, int size) {
+    if (++found <= MOST) report.insert(report.end(), line, line + size);
+}
+static void check_inside(const void* address, unsigned long bytes, const Access& own, bool writes) {
+    const unsigned long first = (unsigned long)address;
+    if (is_shared(address) && is_shared((const char*)address + bytes - 1)) return;
+    for (const auto& [start, size] : given)
+        if (first >= start && first + bytes <= start + size) return;
+    Dl_info info, ours;
+    if (!writes && dladdr(address, &info) && dladdr(own.code, &ours) && info.dli_fbase == ours.dli_fbase) return;  // a constant
     char line[256];
-    const int size = std::snprintf(line, sizeof line, "block %u thread %u %s at 0x%lx, block %u thread %u %s at 0x%lx\n", a.at.block, a.at.thread,
-                                   a_writes ? "wrote" : "read", offset(a.code), b.at.block, b.at.thread, b_writes ? "wrote" : "read", offset(b.code));
-    report.insert(report.end(), line, line + size);
+    tell(line, std::snprintf(line, sizeof line, "block %u thread %u %s at 0x%lx beyond the memory it was given\n", own.at.block, own.at.thread,
+                             writes ? "wrote" : "read", offset(own.code)));
+}
+static void check(const Access& a, bool a_writes, const Access& b, bool b_writes) {
+    if ((a.atomic && b.atomic) || ordered(a.at, b.at)) return;
+    char line[256];
+    tell(line, std::snprintf(line, sizeof line, "block %u thread %u %s at 0x%lx, block %u thread %u %s at 0x%lx\n", a.at.block, a.at.thread,
+                                   a_writes ? "wrote" : "read", offset(a.code), b.at.block, b.at.thread, b_writes ? "wrote" : "read", offset(b.code)));
 }
 static void look(void* address, unsigned long bytes, bool writes, void* code) {
-    if (address == (void*)&atomically || is_private(address)) return;
+    if (is_private(address)) return;
     const Access own = {now(), atomically, code};
+    check_inside(address, bytes, own, writes);
     const unsigned long first = (unsigned long)address / WORD, last = ((unsigned long)address + bytes - 1) / WORD;
     for (unsigned long word = first; word <= last; ++word) {
         Place& place = places[word];
@@ -111,6 +128,9 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
+// A kernel may look at these bytes in the next launch.
+void give(const void* first, unsigned long bytes) { given.push_back({(unsigned long)first, bytes}); }
+
 // How many races there were since the last call; `told` gets a line for each of the first of them.
 unsigned races(const char** told) {
     static std::vector<char> last;
@@ -120,6 +140,7 @@ unsigned races(const char** told) {
     *told = last.data();
     const unsigned count = found;
     found = 0;
+    given.clear();
     return count;
 }
 }

@@ -6,6 +6,7 @@ struct Moment {  // when a thread does something
     unsigned long of_cluster, of_block, of_warp;  // barriers that are behind it
 };
 Moment now();
+bool is_shared(const void* address);   // inside the shared memory of a block of this cluster
 bool is_private(const void* address);  // a thread's stack, what it leaves for a vote or a shuffle, the host's
 
 struct Watcher {
