@@ -4,6 +4,7 @@ The emulator compiles the same sources by g++, which knows no difference between
 """
 
 import ctypes
+import itertools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,6 +64,32 @@ def test_eigenpairs_and_singular_values(dtype: torch.dtype, compiles: list[str])
         for name in ("svd", "polar", "derivative"):
             small_svd._compiled(name, m, n, dtype, 0)
     assert len(compiles) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", REALS, ids=str)
+def test_functions_powers_and_triangles(dtype: torch.dtype, compiles: list[str]) -> None:
+    size = dtype.itemsize
+    for layout in (spectral.shape(16, size), spectral.shape(64, size, few=True), spectral.shape(66, size)):
+        for name, kind in itertools.product(("value", "derivative"), ("GIVEN", "INVERSE_SQRT", "POWER", "EXP")):
+            spectral._compiled(name, kind, "NOTHING", kind == "POWER", layout, dtype, 0)
+    for name in ("quotients", "pullback", "iterate", "retrace"):
+        power._kernel(name, 33, False, dtype, 0)
+    for name, (m, n) in itertools.product(("factor", "apply"), ((40, 3), (500, 100))):
+        qr._compiled(name, qr.shape(m, n, size), dtype, 0)
+    assert len(compiles) == 3 * 8 + 4 + 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capability", [(8, 0), (9, 0), (10, 0), (12, 0)], ids=str)
+def test_other_devices(capability: tuple[int, int], compiles: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "CAPABILITY", capability)
+    scale._compiled("exponent", torch.float32, 0)
+    small_svd._compiled("polar", 3, 3, torch.float32, 0)
+    jacobi._kernel(16, torch.float32, 0, 1, False)
+    if capability >= (9, 0):
+        jacobi._kernel(128, torch.float32, 0, 1, False)  # in a cluster of blocks
+    assert len(compiles) == 3 + (capability >= (9, 0))
 
 
 @pytest.mark.slow
