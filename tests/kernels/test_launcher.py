@@ -45,12 +45,15 @@ def test_a_launch(told: list[tuple[Any, ...]]) -> None:
     assert told == [(7, 2, 1, 1, 4, 96, "OOOid", (1, 2, 3, 4, 5.0), 101)]
 
 
-def test_a_launcher_that_wants_other_arguments_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [TypeError, OverflowError])
+def test_a_launcher_that_wants_other_arguments_is_not_asked_again(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = []
 
     def other(*call: Any) -> None:
         asked.append(call)
-        raise TypeError
+        raise error
 
     monkeypatch.setattr(launcher, "_call", other)
     monkeypatch.setattr(launcher, "_raw_stream", lambda device: device)

@@ -48,7 +48,10 @@ def launch(function: Function, arguments: tuple[float, ...], device: int) -> boo
         return False
     try:
         _call(*_flat(function), arguments, _raw_stream(device))
-    except TypeError:  # it is torch's own affair, and may come to want other arguments
+    except (
+        TypeError,
+        OverflowError,
+    ):  # it is torch's own affair: arguments may change; Windows's of 2.9 takes no 64-bit stream
         _call = None
         return False
     if _thread.recorder is not None:
