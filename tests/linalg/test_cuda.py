@@ -156,3 +156,25 @@ def test_compiled(name: str, record_property: Note) -> None:
     record_property("gradient", of_gradient)
     assert of_value <= 1e-5
     assert of_gradient <= 1e-4
+
+
+def gradients_at_once(f: Function, device: str) -> tuple[Tensor, ...]:
+    """By torch.autograd.grad, by torch.func, and with a minus that torch leaves for later."""
+    M = spd(2, 5, torch.float64, device).requires_grad_()
+    out = f(M)
+    G, Z = (
+        cases.random(3, *out.shape, seed=1).to(device),
+        cases.random(*out.shape, dtype=torch.complex128, seed=2).to(device),
+    )
+    at_once = torch.autograd.grad(out, M, G, is_grads_batched=True, retain_graph=True)[0]
+    mapped = torch.func.vmap(torch.func.vjp(f, M.detach())[1])(G)[0]
+    (negated,) = torch.autograd.grad((torch.complex(out.detach(), out).conj() * Z).sum().abs(), M)
+    return at_once, mapped, negated
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_several_gradients_at_once(name: str, record_property: Note) -> None:
+    found, expected = (gradients_at_once(FUNCTIONS[name], device) for device in ("cuda", "cpu"))
+    worst = max(map(error, found, expected))
+    record_property("error", worst)
+    assert worst < LIMITS[torch.float64]

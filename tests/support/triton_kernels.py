@@ -65,12 +65,12 @@ def features(*shape: int, mean: float = 1.0, seed: int = 0) -> Tensor:
     return (mixed + centre).float()
 
 
-def far_apart(*shape: int, mean: float = 1.0) -> list[Tensor]:
+def far_apart(*shape: int, device: str = "cpu") -> list[Tensor]:
     """`features` of one image whose channels, or positions, lie so far apart that 32 bits do not count what is between."""
-    x = features(1, *shape, mean=mean).bfloat16()
+    x = features(1, *shape).bfloat16()
     C, P = x.shape[1], x[0, 0].numel()
     try:
-        memory = torch.empty(2**31 + 64, dtype=x.dtype)  # addresses alone: a page is there when it is written
+        memory = torch.empty(2**31 + 64, dtype=x.dtype, device=device)  # addresses alone: a page is there when it is written
     except RuntimeError:
         pytest.skip("needs 4 GiB of addresses")
     channels = memory.as_strided((1, C, P), (1, 2**31 // (C - 1), 1))
