@@ -6,7 +6,12 @@ Entry points, with the twin that answers where a kernel does not run:
     affine         passes with one matrix for each group of channels (Triton)  transform_twin and so on, beside them
     jacobi         eigenpairs of symmetric matrices (CUDA C++)                 linalg.solvers.Jacobi
     syev           cuSOLVER's batched eigensolver, any size and dtype          torch.linalg.eigh
-    spectral       V f(w) V^T and its derivative (CUDA C++)                    linalg.functions with linalg.scalars
+    svd            singular triplets, after qr where they are large (CUDA C++) torch.linalg.svd
+    small_svd      triplets and polar factors up to 4 x 4 (CUDA C++)           torch.linalg.svd, linalg.polar
+    spectral       V f(w) V^T and its derivative (CUDA C++)                    linalg.functions with linalg.elementary
+    eigenpairs     the gradient of a matrix from its eigenpairs' (CUDA C++)    linalg.eigh with linalg.decomposition
+    polar          the derivative of polar factors, rotations (CUDA C++)       linalg.polar
+    clouds         the motion between two clouds, and its gradient (CUDA C++)  align.clouds
     scale          exponents of matrices, and their powers of two (CUDA C++)   linalg.scaling
     power          the papers' power iterations and gradients (CUDA C++)       linalg.power
     whitening      a training step of ZCA whitening out of the first four      the general node of nn.nodes
@@ -15,7 +20,7 @@ Entry points, with the twin that answers where a kernel does not run:
     availability   which kernels run on a device, and why the others do not
 
 Internals: `tiles` shares channels and samples out and says what fits; `launches` keeps Triton launches; `affine_launches`
-has the launches of `affine`; `nvrtc` compiles and launches CUDA C++, and `cubins` keeps what was compiled; `buffers` is the
-memory that kernels read and fill; `devices` is what all of them ask of a device. The code of the devices: triton_*.py,
+has the launches of `affine`; `nvrtc` compiles CUDA C++, `cubins` keeps what was compiled, `launcher` launches it; `buffers` is the
+memory that kernels read and fill, `strided` how batches lie in it; `devices` is what all of them ask of a device. The code of the devices: triton_*.py,
 imported when first needed, *.cu, and *.cuh, which those share.
 """

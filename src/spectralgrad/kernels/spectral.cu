@@ -1,6 +1,6 @@
 // f(M) = V diag(f(w)) V^T and its derivative V (F * (V^T sym(G) V)) V^T, one matrix in shared memory.
 //
-// F is the Loewner matrix of divided differences, written without cancellation; linalg/scalars.py has the formulas and is
+// F is the Loewner matrix of divided differences, written without cancellation; linalg/elementary.py has the formulas and is
 // the twin of all this. Eigenvalues at the border of the domain are clamped as there.
 //
 // The derivative is taken at scale 1 and scaled back last, by powers of two, so that nothing overflows on the way: G always,

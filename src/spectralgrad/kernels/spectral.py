@@ -1,6 +1,6 @@
 """V diag(f(w)) V^T and its derivative, each in one kernel; see spectral.cu.
 
-The plain-torch twin is `linalg.functions.Spectral` with linalg/scalars.py.
+The plain-torch twin is `linalg.functions.Spectral` with linalg/elementary.py.
 """
 
 from ctypes import c_double, c_int
