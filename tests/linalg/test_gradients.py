@@ -1,5 +1,8 @@
 """gradcheck, forward-mode gradcheck and gradgradcheck of every function with its exact gradient, at ties too."""
 
+import math
+
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -192,6 +195,45 @@ def test_floor_clamps_value_and_derivative(floor):
     E[0, 2] = E[2, 0] = 1
     (_, tangent) = torch.func.jvp(lambda M: sg.sqrtm(M, floor=floor), (M.detach(),), (E,))
     torch.testing.assert_close(tangent[0, 2], (clamped[2].sqrt() - clamped[0].sqrt()) / (w[2] - w[0]))
+
+
+FLOORED = {  # with the same for mpmath, and whether it is a function on the whole line
+    "sqrtm": (sg.sqrtm, mpmath.sqrt, False),
+    "inv_sqrtm": (sg.inv_sqrtm, lambda x: 1 / mpmath.sqrt(x), False),
+    "powm(-1.7)": (lambda M, floor: sg.powm(M, -1.7, floor=floor), lambda x: x ** mpmath.mpf(-1.7), False),
+    "powm(2.2)": (lambda M, floor: sg.powm(M, 2.2, floor=floor), lambda x: x ** mpmath.mpf(2.2), False),
+    "logm": (sg.logm, mpmath.log, False),
+    "expm": (sg.expm, mpmath.exp, True),
+    "spectral_map": (lambda M, floor: sg.spectral_map(M, torch.exp, floor=floor), mpmath.exp, True),
+}
+
+
+def clamped_difference(f, floor, *points):
+    """The divided difference of f(max(x, floor)), with derivatives 0 below it, in 60 digits."""
+    x, order = sorted(map(mpmath.mpf, points)), len(points) - 1
+    with mpmath.workdps(60):
+        if x[0] < x[-1]:
+            return (clamped_difference(f, floor, *x[1:]) - clamped_difference(f, floor, *x[:-1])) / (x[-1] - x[0])
+        if x[0] >= floor:
+            return mpmath.diff(f, x[0], order) / math.factorial(order)
+        return f(mpmath.mpf(floor)) if order == 0 else mpmath.mpf(0)
+
+
+@pytest.mark.parametrize("w", [[0.1, 0.3, 1, 2], [0.6, 0.6 + 1e-9, 0.6 + 2e-9, 2], [0.2, 0.6, 0.6, 0.6 + 1e-12]], ids=str)
+@pytest.mark.parametrize("name", FLOORED)
+def test_second_derivatives_with_a_floor(name, w):
+    """Of a diagonal matrix, whose eigenvectors are the axes. Near zero no gap is small relative to the eigenvalues."""
+    function, f, anywhere = FLOORED[name]
+    floor, w = (-0.1, [x - 0.6 for x in w]) if anywhere else (0.5, w)
+    n = range(len(w))
+    X, Y = (random(4, 4, seed=seed) for seed in (1, 2))
+    X, Y = X + X.mT, Y + Y.mT
+    second = [[[float(clamped_difference(f, floor, w[i], w[k], w[j])) for j in n] for k in n] for i in n]
+    want = torch.einsum("ikj,ik,kj->ij", torch.tensor(second, dtype=torch.float64), X, Y)
+    M = torch.diag(torch.tensor(w, dtype=torch.float64)).requires_grad_()
+    (first,) = torch.autograd.grad(function(M, floor=floor), M, X, create_graph=True)
+    (got,) = torch.autograd.grad(first, M, Y)
+    torch.testing.assert_close(got, want + want.mT, rtol=1e-12, atol=1e-12)
 
 
 def test_negative_control():

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from .precision import in_widest
-from .quadrature import gauss
+from .quadrature import gauss, ordered, quotients
 from .scalars import Scalar
 
 _ROUNDING = 8  # times eps, of a first difference, relative: a few operations in f and one subtraction
@@ -43,8 +43,6 @@ class Elementwise(Scalar):
     """A user's function with the differences derived from it."""
 
     function: Callable[[Tensor], Tensor] = torch.nn.Identity()  # noqa: RUF009  (frozen, never called as a default)
-
-    near = 1e-2  # for the clamped function, whose second differences quadrature.py takes
 
     def f(self, c: Tensor) -> Tensor:
         return self.function(c)
@@ -79,8 +77,7 @@ class Elementwise(Scalar):
     def second_differences(self, x: Tensor, F: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
         """f[x_i, x_k, x_j] in the widest dtype for ascending x (*B, n), its first differences F (*B, n, n), any indices."""
         i, k, j = torch.broadcast_tensors(i, k, j)
-        low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
-        middle = i + k + j - low - high
+        low, middle, high = ordered(i, k, j)
         x, F = in_widest(x), in_widest(F)
         a, b_a, c_b = x[..., low], x[..., middle] - x[..., low], x[..., high] - x[..., middle]
         spread = b_a + c_b
@@ -103,11 +100,13 @@ class Elementwise(Scalar):
         return _at_each(self.curvature, list(points) if len(places) * b_a.numel() <= _FEW else points)
 
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
-        if self.floor is not None:
-            return super().contract(w, X, Y)
         index = torch.arange(w.shape[-1], device=w.device)
         i, k, j = index[:, None, None], index[:, None], index
-        second = self.second_differences(w, self.wide_difference(w.unsqueeze(-1), w.unsqueeze(-2)), i, k, j)
+        c, clamped = self.clamp(w)
+        second = self.second_differences(c, self.wide_difference(c.unsqueeze(-1), c.unsqueeze(-2)), i, k, j)
+        if clamped is not None:
+            touched = clamped[..., i] | clamped[..., k] | clamped[..., j]
+            second = torch.where(touched, in_widest(quotients(self.loewner(w), w, *ordered(i, k, j))), second)
         largest = torch.finfo(w.dtype).max
         P = (second.clamp(-largest, largest).to(w.dtype) * X.unsqueeze(-1) * Y.unsqueeze(-3)).sum(-2)
         return P + P.mH  # as in Scalar

@@ -32,19 +32,29 @@ def gauss() -> tuple[tuple[float, float], ...]:
     return _GAUSS
 
 
+def ordered(i: Tensor, k: Tensor, j: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The least, the middle and the largest of three indices, which broadcast."""
+    low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
+    return low, i + k + j - low - high, high
+
+
+def quotients(F: Tensor, x: Tensor, low: Tensor, middle: Tensor, high: Tensor) -> Tensor:
+    """f[x_l, x_m, x_h] (*B, ...) as the quotient of first differences F (*B, n, n); 0 over a spread of 0.
+
+    It is right for clamped eigenvalues too: the first difference of two is 0, and so is that of all three.
+    """
+    spread = x[..., high] - x[..., low]
+    return (F[..., middle, high] - F[..., low, middle]) / torch.where(spread > 0, spread, 1)
+
+
 def second_differences(function: "Scalar", w: Tensor) -> Tensor:
     """f[l_i, l_k, l_j] (*B, n, n, n) of the clamped function, for ascending eigenvalues w (*B, n)."""
     c, clamped = function.clamp(w)
     x = w if function.floor is not None else c  # clamped to rounding: the difference between w and c is noise
-    n = w.shape[-1]
-    index = torch.arange(n, device=w.device)
+    index = torch.arange(w.shape[-1], device=w.device)
     i, k, j = torch.meshgrid(index, index, index, indexing="ij")
-    low, high = torch.minimum(torch.minimum(i, k), j), torch.maximum(torch.maximum(i, k), j)
-    middle = i + k + j - low - high
-
-    F = function.loewner(w)
-    spread = x[..., high] - x[..., low]
-    far = (F[..., middle, high] - F[..., low, middle]) / torch.where(spread > 0, spread, 1)
+    low, middle, high = ordered(i, k, j)
+    far = quotients(function.loewner(w), x, low, middle, high)
 
     a, b_a, c_b = c[..., low], c[..., middle] - c[..., low], c[..., high] - c[..., middle]
     near = torch.zeros_like(far)
@@ -52,11 +62,9 @@ def second_differences(function: "Scalar", w: Tensor) -> Tensor:
         for v, v_weight in gauss():
             near = near + u_weight * v_weight * u * function.curvature(a + u * b_a + u * v * c_b)
 
+    spread = x[..., high] - x[..., low]
     close = spread <= function.near * torch.minimum(function.width(c[..., low]), function.width(c[..., high]))
-    if clamped is None:
-        result = torch.where(close, near, far)
-    else:
-        number = clamped[..., i].long() + clamped[..., k].long() + clamped[..., j].long()
-        # Three clamped ones lie on a constant. Two have the first difference 0 between them, and the quotient knows it.
-        result = torch.where(close & (number == 0), near, far).masked_fill(number == 3, 0)
+    if clamped is not None:
+        close = close & ~(clamped[..., i] | clamped[..., k] | clamped[..., j])
+    result = torch.where(close, near, far)
     return torch.where(torch.isfinite(result), result, 0)  # f'' may be infinite at zero itself

@@ -150,8 +150,8 @@ class Scalar(ABC):
     near = 0.02  # eigenvalues closer than this, relative to `width`, are handled by quadrature in second differences
 
     def width(self, x: Tensor) -> Tensor:
-        """The distance over which f changes its character."""
-        return x.abs()
+        """The distance over which f changes its character: here, of a power on positive numbers."""
+        return x
 
     def in_kernel(self) -> ScalarFunction:
         """This function for kernels/spectral.cu; GIVEN where that does not know it and must get the numbers."""
