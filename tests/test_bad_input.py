@@ -165,6 +165,26 @@ def test_logdet_outside_the_domain() -> None:
     assert sg.logdet(SINGULAR, floor=1e-3).isfinite()
 
 
+@each(DOMAINS | {"logdet": sg.logdet})
+def test_derivatives_under_vmap_outside_the_domain(name: str, function: Call) -> None:
+    """A singular matrix is clamped there, wherever the derivative is taken, and leaves the others as they are."""
+    M, T = torch.stack([positive().float(), SINGULAR, torch.zeros(3, 3)]), torch.ones(3, 3)
+
+    def weighed(M: Tensor) -> Tensor:
+        return function(M).sum()
+
+    def tangent(M: Tensor) -> Tensor:
+        return torch.func.jvp(weighed, (M,), (T,))[1]
+
+    within, forward = torch.vmap(torch.func.grad(weighed))(M), torch.vmap(tangent)(M)
+    around = torch.func.grad(lambda M: torch.vmap(weighed)(M).sum())(M)
+    for found, alone in ((within, torch.func.grad(weighed)), (around, torch.func.grad(weighed)), (forward, tangent)):
+        assert found.isfinite().all()
+        torch.testing.assert_close(found[0], alone(M[0]))
+    with sg.checks(True), pytest.raises(DefinitenessError):
+        torch.vmap(torch.func.grad(weighed))(torch.stack([M[0], NEGATIVE]))
+
+
 @pytest.mark.parametrize("gradient", [None, sg.Lorentzian(), sg.PowerIteration(5)], ids=["exact", "lorentzian", "power"])
 @each(DOMAINS)
 def test_outside_the_domain(name: str, function: Call, gradient: Any) -> None:
@@ -381,9 +401,10 @@ def test_checks_off_counts() -> None:
         assert sg.inv_sqrtm(SINGULAR).isfinite().all()
         sg.eigh(torch.full((3, 3), NAN))
         sg.svd(torch.full((2, 3, 3), NAN))
+        assert sg.inv_sqrtm(torch.zeros(3, 3)).isfinite().all()
     after = sg.counts()
     assert after["nonfinite_input"] - before.get("nonfinite_input", 0) == 3
-    assert after["clamped_eigenvalue"] - before.get("clamped_eigenvalue", 0) == 2
+    assert after["clamped_eigenvalue"] - before.get("clamped_eigenvalue", 0) == 2 + 3
 
 
 def is_checked() -> bool:

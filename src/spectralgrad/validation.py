@@ -67,6 +67,11 @@ def may_look(x: Tensor) -> bool:
     return checking(x) and not is_transformed(x)
 
 
+def is_checked(x: Tensor, tolerance: float | None) -> bool:
+    """Whether the values of ``x`` are checked with this tolerance, and not passed by inside vmap."""
+    return tolerance is not None and looked_at(x) is not None
+
+
 def is_forced() -> bool:
     """Whether the block is inside ``checks(True)``."""
     return _forced.get() is True

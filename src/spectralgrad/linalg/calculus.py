@@ -63,10 +63,6 @@ class Potential(ABC):
     def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
         """f(M) followed by the factors of M. ``tolerance`` as in `decompose`: None forbids looking at values."""
 
-    def unchecked(self) -> "Potential":
-        """The same for values that could not be looked at."""
-        return self
-
     @abstractmethod
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         """D1(M)[E]."""
@@ -205,8 +201,7 @@ class _ValueFunc(_Value):
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        tolerance = under_vmap(tolerance)
-        out = _ValueFunc.apply(M, potential.unchecked() if tolerance is None else potential, tolerance)
+        out = _ValueFunc.apply(M, potential, under_vmap(tolerance))
         return out, (0,) * len(out)
 
 

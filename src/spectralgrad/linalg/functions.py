@@ -12,7 +12,7 @@ from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
 from spectralgrad.kernels.nvrtc import has_memory
-from spectralgrad.validation import as_square, given_eps, is_number, is_transformed, is_whole
+from spectralgrad.validation import as_square, given_eps, is_checked, is_number, is_transformed, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
@@ -52,9 +52,6 @@ class Spectral(Potential):
         given = self.scalar.f(self.scalar.clamp(w)[0]) if function is spectral.GIVEN else None
         counted = self.scalar.floor is None and function.border != "NOTHING"
         return spectral.value(V, w, function, given, device_counter(CLAMPED, w.device) if counted else None)
-
-    def unchecked(self) -> "Spectral":
-        return replace(self, scalar=replace(self.scalar, checked=False))
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
@@ -135,7 +132,7 @@ def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None,
     require_floor(who, scalar, X.dtype)
     choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
     if choice.way == "exact":
-        scalar = scalar if tolerance is None else replace(scalar, checked=True)
+        scalar = replace(scalar, checked=True) if is_checked(X, tolerance) else scalar
         Y = evaluate(Spectral(who, scalar, choice.solver), X, tolerance)
     elif choice.way == "products":
         if scalar.root == "inverse fourth root":

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from spectralgrad.validation import as_square
+from spectralgrad.validation import as_square, is_checked
 
 from .calculus import Factors
 from .choices import AUTO, for_exact
@@ -52,7 +52,7 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     X, tolerance = as_square("logdet", M)
     require_floor("logdet", log, X.dtype)
     choice = for_exact("logdet", solver)
-    value = evaluate_trace(_LogDet(replace(log, checked=tolerance is not None), choice.solver), X, tolerance)
+    value = evaluate_trace(_LogDet(replace(log, checked=is_checked(X, tolerance)), choice.solver), X, tolerance)
     return value if X is M else value.to(M.dtype)
 
 
@@ -68,12 +68,9 @@ class _LogDet(Trace):
         self.log.evaluate("logdet", w, tolerance)
         return w, V
 
-    def unchecked(self) -> "_LogDet":
-        return replace(self, log=replace(self.log, checked=False))
-
     def trace(self, factors: Factors) -> Tensor:
         w, _ = factors
-        return self.log.f(self.log.clamp(w)[0]).sum(-1) if w.numel() else w.sum(-1)
+        return self.log.f(self.log.clamp(w)[0]).sum(-1)
 
     def gradient(self, factors: Factors) -> Tensor:
         w, V = factors

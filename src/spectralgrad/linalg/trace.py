@@ -98,8 +98,7 @@ class _TraceFunc(_Trace):
     @staticmethod
     def vmap(info: Any, dims: Any, M: Tensor, trace: Trace, tolerance: float | None) -> tuple[Any, Any]:
         (M,) = batched(info, dims[:1], (M,))
-        tolerance = under_vmap(tolerance)
-        out = _TraceFunc.apply(M, trace.unchecked() if tolerance is None else trace, tolerance)
+        out = _TraceFunc.apply(M, trace, under_vmap(tolerance))
         return out, (0,) * len(out)
 
 
