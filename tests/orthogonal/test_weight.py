@@ -376,6 +376,7 @@ BAD: list[tuple[Callable[[], object], str, type[Exception], str]] = [
     (lambda: Holder(torch.zeros(3, 0)), "weight", ShapeError, "none of them 0"),
     (lambda: nn.LazyLinear(3), "weight", OptionError, "Run the module once"),
     (lambda: Holder(torch.ones(3, 3, dtype=torch.int64)), "weight", DtypeError, "floating point"),
+    (lambda: Holder(torch.eye(3).to_sparse()), "weight", DtypeError, r"must be a dense \(strided\) tensor"),
     (lambda: Holder(torch.full((3, 3), float("nan"))), "weight", NonFiniteError, "9 NaN"),
     (lambda: spectral_norm(nn.Linear(3, 3)), "weight", OptionError, "already has SpectralNorm"),
     (lambda: orthogonal_weight(nn.Linear(3, 3)), "weight", OptionError, "already has OrthogonalWeight"),

@@ -11,7 +11,7 @@ from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import in_widest, matmul
-from spectralgrad.validation import as_given, as_matrix, checking, require_finite
+from spectralgrad.validation import as_given, as_matrix, checking, require_dense, require_finite
 
 from .exponential import reflect, reflectors, skew_exponential
 from .matrix_view import out_dim, to_matrix, to_weight
@@ -93,6 +93,7 @@ def _weight_of(who: str, module: nn.Module, name: str) -> Tensor:
         )
     if is_lazy(weight):
         raise OptionError(f"`{who}`: `{name}` has no shape yet. Run the module once, then attach.")
+    require_dense(who, weight, name)
     if weight.ndim < 2 or weight.numel() == 0:
         raise ShapeError(
             f"`{who}`: `{name}` must have at least two dimensions, (out, in, ...), none of them 0, got shape "
@@ -136,11 +137,8 @@ def spectral_norm(module: Layer, name: str = "weight") -> Layer:
     >>> torch.linalg.matrix_norm(conv.weight.flatten(1), ord=2).round(decimals=5)
     tensor(1., grad_fn=<RoundBackward1>)
     """
-    weight = _weight_of("spectral_norm", module, name)
-    treatment = SpectralNorm(out_dim(module))
-    with torch.no_grad():
-        treatment(weight)  # raises here what it would raise there: registering sets the parameter before it checks
-    register_parametrization(module, name, treatment)
+    _weight_of("spectral_norm", module, name)
+    register_parametrization(module, name, SpectralNorm(out_dim(module)))  # which calls it, before anything is changed
     return module
 
 
