@@ -198,6 +198,9 @@ def test_scales(metric: str, scale: float) -> None:
     G = sg.spd.geodesic(scale * A, scale * B, 0.3, metric)  # type: ignore[arg-type]
     torch.testing.assert_close(G / scale, sg.spd.geodesic(A, B, 0.3, metric), rtol=1e-9, atol=1e-10)  # type: ignore[arg-type]
     if metric != "bures":
+        G = sg.spd.geodesic(A, scale * B, 0.3, metric)  # type: ignore[arg-type]
+        torch.testing.assert_close(G / scale**0.3, sg.spd.geodesic(A, B, 0.3, metric), rtol=1e-9, atol=1e-10)  # type: ignore[arg-type]
+    if metric != "bures":
         T = hermitian(cases.random(4, 4, seed=3))
         want = sg.spd.transport(T, A, B, metric)  # type: ignore[arg-type]
         torch.testing.assert_close(sg.spd.transport(T, scale * A, scale * B, metric), want, rtol=1e-9, atol=1e-9)  # type: ignore[arg-type]

@@ -90,7 +90,7 @@ def _require_odd(function: Elementwise, S: Tensor) -> None:
             "for sign(x) use `polar`; for a function of A^H A use `spectral_map`."
         )
     if S.numel() and not bool((off <= allowed).all()):
-        where = int(off.flatten().nan_to_num(nan=torch.inf).argmax())
+        where = int(off.nan_to_num(nan=torch.inf).argmax())
         s, up, down = (float(x.flatten()[where]) for x in (S, forth, back))
         raise OptionError(
             f"`singular_map`: f must be odd, f(-x) = -f(x), but f({s:.6g}) = {up:.6g} and f(-{s:.6g}) = {down:.6g}. Write "

@@ -45,8 +45,6 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
     place = as_position(who, t, X, torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]))
     along = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
-    if place.ndim > X.ndim - 2:
-        X, Y = (x[(None,) * (place.ndim - x.ndim + 2)] for x in (X, Y))
     return returned(along(X, Y, place), A)
 
 
