@@ -197,6 +197,33 @@ def test_second_derivatives_forward_over_reverse(name: str, dtype: torch.dtype) 
     assert counted(name, second_faults(FUNCTIONS[name], dtype, forward_over_reverse)) == []
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_each_matrix_of_a_batch_has_its_own_scale(name: str) -> None:
+    """Two derivatives of a batch are those of its matrices alone."""
+    case = FUNCTIONS[name]
+    X = torch.stack([X for k, X in scaled(case, torch.float64) if abs(k) <= 300])
+    G, C = direction(case.ours(X[0]).shape, X.dtype, 2), direction(X[0].shape, X.dtype, 6)
+    batch = (len(X), *(1,) * G.ndim)
+    for together, alone in (
+        (backward(case.ours, X, G.tile(batch)), lambda x: backward(case.ours, x, G)),
+        (second(case.ours, X, G.tile(batch), C.expand_as(X)), lambda x: second(case.ours, x, G, C)),
+    ):
+        for got, want in zip(together, map(alone, X), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_are_linear_in_the_cotangent(name: str) -> None:
+    """Right, not only finite, for those of FINITE_ONLY too: nothing on the way is out of range here."""
+    case = FUNCTIONS[name]
+    x = times(extremes.matrix(case.square, torch.float64), 9)
+    G, C = direction(case.ours(x).shape, x.dtype, 2), direction(x.shape, x.dtype, 6)
+    first, twice = backward(case.ours, x, G), second(case.ours, x, G, C)
+    for k in (-300, 300):
+        torch.testing.assert_close(times(backward(case.ours, x, times(G, k)), -k), first, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(times(second(case.ours, x, times(G, k), C), -k), twice, rtol=1e-12, atol=1e-18)
+
+
 # Without checks a singular matrix is clamped, and compiled code sees no values: their own faults, at ordinary cotangents.
 
 SAMPLES = {torch.float32: (-140, -100, 0, 100, 125), torch.float64: (-1060, -700, 0, 700, 1021)}
