@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -141,6 +142,7 @@ def test_not_symmetric(name: str, function: Call, dtype: torch.dtype) -> None:
         M[1, 0, 1] = scale * 4 * tolerance * (1j if dtype.is_complex else 1)
         message = refuses(SymmetryError, name, function, M)
         assert "must be symmetric (Hermitian)" in message
+        assert float(re.findall(r"by (\S+)\. ", message)[0]) == pytest.approx(2 * tolerance, rel=0.1)  # the worst, relative
         assert "pass (M + M.mH) / 2" in message
         function((M + M.mH) / 2)
     if dtype.is_complex:
@@ -295,6 +297,11 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ("logdet", partial(sg.logdet, positive()), "floor", (NAN, INF, "low", 0.0, -1.0), "a finite number above 0"),
     *((name, partial(EIGEN[name], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number") for name in FLOORED),
     *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:5]),
+    *(
+        (name, partial(EIGEN[name], positive().float()), "floor", (1e39, 1e-46), "no number of torch.float32")
+        for name in FLOORED
+    ),
+    ("expm", partial(sg.expm, positive().float()), "floor", (-1e39,), "no number of torch.float32"),
 ]
 
 
@@ -537,6 +544,17 @@ def test_sizes_zero_and_one(name: str, function: Call) -> None:
                 assert torch.equal(out[0], torch.zeros(shape[:-2]))
             else:
                 assert all(x.numel() == 0 for x in out[short == "moments" :])
+
+
+@each(DECOMPOSED)
+def test_second_derivatives_of_nothing(name: str, function: Call) -> None:
+    for shape in ((0, 3, 3), (2, 0, 0)):
+        if shape == (2, 0, 0) and name in ("projector", "projector(smallest)"):
+            continue  # no rank fits
+        M = torch.zeros(shape, requires_grad=True)
+        (first,) = torch.autograd.grad(loss(outputs(function(M))), M, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), M)
+        assert second.shape == shape
 
 
 @each(ALL)

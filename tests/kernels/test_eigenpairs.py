@@ -29,6 +29,12 @@ class Own(sg.Clip):
 RULES = [sg.Taylor(), sg.Taylor(2), sg.Clip(), sg.Clip(3.0), sg.Lorentzian(), sg.Lorentzian(0.1), sg.Exact(), Own()]
 
 
+@pytest.mark.parametrize("rule", cases.RULES, ids=ident)
+def test_rules_of_ours_are_computed_in_the_kernel_and_only_those(rule: sg.Rule) -> None:
+    assert rule.in_kernel(torch.float32).kind == type(rule).__name__.upper()
+    assert type("Own", (type(rule),), {})().in_kernel(torch.float32) is eigenpairs.GIVEN
+
+
 def pulled(w: Tensor, V: Tensor, gw: Tensor | None, gV: Tensor, rule: sg.Rule) -> Tensor:
     with torch.no_grad():
         return _pull_scaled(_Eigh("eigh", rule, AUTO), (w, V), (gw, gV))[0]

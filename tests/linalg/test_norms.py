@@ -63,9 +63,9 @@ def test_negative_control() -> None:
         gradgradcheck(lambda A: sg.svd(A)[1].pow(3).sum().pow(1 / 3), A)
 
 
-@pytest.mark.parametrize("p", [3, 4.5])
+@pytest.mark.parametrize("p", [2, 3, 4.5])
 def test_second_derivatives_at_zero_singular_values(p: float) -> None:
-    """From p = 3 on the norm has a second derivative there."""
+    """Frobenius's norm has a second derivative there, and from p = 3 on the others."""
     for shape in SHAPES.values():
         A = with_singular_values([2.0, 1.0, 0.0], shape).requires_grad_()
         assert gradgradcheck(lambda A: sg.schatten_norm(A, p), A, atol=2e-4)
@@ -129,6 +129,17 @@ def test_logdet_has_two_derivatives(dtype: torch.dtype, w: list[float], floor: f
 
     assert gradcheck(function, M, check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(function, M, check_fwd_over_rev=True)
+
+
+def test_a_tangent_is_linear_in_its_direction() -> None:
+    """So its derivative by the direction is the gradient of the number."""
+    A = with_singular_values([3.0, 2.0, 0.7], (3, 3))
+    for function, M in ((sg.nuclear_norm, A), (sg.logdet, A @ A.mT)):
+        want = torch.func.grad(function)(M)
+        direction = cases.random(3, 3, seed=4)
+        by_direction = torch.func.grad(lambda T, f=function, M=M: torch.func.jvp(f, (M,), (T,))[1])(direction)
+        torch.testing.assert_close(by_direction, want)
+        torch.testing.assert_close(torch.func.jvp(function, (M,), (direction,))[1], (want * direction).sum())
 
 
 def test_floor_of_logdet() -> None:

@@ -119,9 +119,12 @@ def sweeps(M: Tensor, start: Tensor | None) -> int:
     return taken
 
 
-def test_a_good_guess_saves_sweeps() -> None:
-    M = hermitian(n=8)
-    near = M + 1e-6 * hermitian(n=8, seed=1)
-    cold, warm = sweeps(M, None), sweeps(M, torch.linalg.eigh(near)[1])
-    assert warm <= cold / 2
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+def test_a_good_guess_saves_sweeps(dtype: torch.dtype) -> None:
+    M = hermitian(n=8, dtype=dtype)
+    near = torch.linalg.eigh(M + 1e-6 * hermitian(n=8, dtype=dtype, seed=1))[1]
+    cold = sweeps(M, None)
+    assert sweeps(M, near) <= cold / 2
+    assert sweeps(M, near.to(torch.complex128)) <= cold / 2
+    assert sweeps(M + 1e-12 * cases.random(8, 8, dtype=dtype), near) <= cold / 2  # Hermitian but for rounding
     assert sweeps(M, torch.full_like(M, math.nan)) <= 2 * cold

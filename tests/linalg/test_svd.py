@@ -268,6 +268,18 @@ def smooth(A: Tensor) -> Tensor:
     return invariant(*sg.svd(A))[3]
 
 
+def test_a_threshold_is_relative_to_each_matrix_of_a_batch() -> None:
+    A = cases.random(3, 4, 3) * torch.tensor([1.0, 30.0, 0.1], dtype=torch.float64)[:, None, None]
+
+    def of(A: Tensor) -> Tensor:
+        A = A.clone().requires_grad_()
+        U, _, Vh = sg.svd(A, gradient=sg.Clip(2.0))
+        return torch.autograd.grad(U[..., 0, :].abs().sum() + Vh[..., 0].abs().sum(), A)[0]
+
+    torch.testing.assert_close(of(A), torch.stack([of(a) for a in A]), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(of(A[0]), 30 * of(30 * A[0]), rtol=1e-12, atol=1e-12)
+
+
 def test_transforms() -> None:
     A, tangent = cases.random(3, 4, 3), cases.random(3, 4, 3, seed=1)
     want = torch.stack([smooth(a) for a in A])

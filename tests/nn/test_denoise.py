@@ -126,6 +126,13 @@ def test_running_subspace_is_averaged_and_projected_again() -> None:
         torch.testing.assert_close(again.running_subspace, torch.eye(6, dtype=torch.float64))
 
 
+def test_running_subspace_of_all_directions_is_the_identity() -> None:
+    for options in ({"rank": 6}, {"energy": 1}):
+        layer = PCADenoise2d(6, running="subspace", dtype=torch.float64, **options)
+        layer(images())
+        assert torch.equal(layer.running_subspace, torch.eye(6, dtype=torch.float64))
+
+
 def test_a_tie_of_kept_components_matters_to_the_vectors_alone() -> None:
     """Two pairs of channels, uncorrelated with each other: the covariance is diag(2, 2, 0, 0), two tied components kept."""
     signs = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]], dtype=torch.float64)

@@ -53,6 +53,7 @@ def test_bimap_is_orthonormal_and_stays_so(inside: int, outside: int) -> None:
     torch.testing.assert_close(small, torch.eye(min(inside, outside), dtype=torch.float64), rtol=0, atol=1e-13)
     assert float((W - start).abs().max()) > 1e-3
     torch.testing.assert_close(layer(X), W @ X @ W.mT, rtol=1e-12, atol=1e-12)
+    assert torch.equal(layer(X), layer(X).mT)  # to the last bit
     if outside <= inside:
         w = torch.linalg.eigvalsh(layer(X).detach())
         assert float(w.min()) >= float(torch.linalg.eigvalsh(X).min()) - 1e-12  # inside the range of those of X

@@ -386,7 +386,7 @@ def test_power_deflation_depends_on_its_options() -> None:
 
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 def test_power_deflation_of_zero_empty_and_scaled_matrices(dtype: torch.dtype) -> None:
-    for shape in [(3, 3), (2, 1, 1), (2, 0, 0), (0, 3, 3)]:
+    for shape in [(1, 2, 3, 3), (2, 1, 1), (2, 0, 0), (0, 3, 3)]:
         M = torch.zeros(*shape, dtype=dtype, requires_grad=True)
         w, V = sg.eigh(M, solver=sg.PowerDeflation(5, cases.generator()))
         assert w.shape == shape[:-1]
