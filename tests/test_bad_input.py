@@ -183,6 +183,7 @@ def test_derivatives_under_vmap_outside_the_domain(name: str, function: Call) ->
     for found, alone in ((within, torch.func.grad(weighed)), (around, torch.func.grad(weighed)), (forward, tangent)):
         assert found.isfinite().all()
         torch.testing.assert_close(found[0], alone(M[0]))
+    assert torch.vmap(torch.func.hessian(weighed))(M).isfinite().all()
     with sg.checks(True), pytest.raises(DefinitenessError):
         torch.vmap(torch.func.grad(weighed))(torch.stack([M[0], NEGATIVE]))
 

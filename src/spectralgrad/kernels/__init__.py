@@ -20,7 +20,7 @@ Entry points, with the twin that answers where a kernel does not run:
     availability   which kernels run on a device, and why the others do not
 
 Internals: `tiles` shares channels and samples out and says what fits; `launches` keeps Triton launches; `affine_launches`
-has the launches of `affine`; `nvrtc` compiles CUDA C++, `cubins` keeps what was compiled, `launcher` launches it; `buffers` is the
-memory that kernels read and fill, `strided` how batches lie in it; `devices` is what all of them ask of a device. The code of the devices: triton_*.py,
-imported when first needed, *.cu, and *.cuh, which those share.
+has the launches of `affine`; `nvrtc` compiles CUDA C++, `cubins` keeps what was compiled, `launcher` launches it; `buffers`
+is the memory that kernels read and fill, `strided` says how batches lie in it; `devices` is what all of them ask of a
+device. The code of the devices: triton_*.py, imported when first needed, *.cu, and *.cuh, which those share.
 """

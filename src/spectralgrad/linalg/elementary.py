@@ -34,6 +34,17 @@ def _expm1(x: Tensor) -> Tensor:
     return 2 * t / (1 - t)
 
 
+def _two_clamped(quotient: Tensor, clamped: Tensor, X: Tensor, Y: Tensor) -> Tensor:
+    """The part of `Scalar.contract` of triples with two eigenvalues clamped to one c, and a third, l.
+
+    The first difference of the two is 0, so that theirs with l is F(l, c) / (l - c), in whatever order: ``quotient``.
+    """
+    row, column = clamped.unsqueeze(-1), clamped.unsqueeze(-2)
+    D = quotient.masked_fill(row == column, 0)
+    Q = matmul(D * X, torch.where(column, Y, 0)) + matmul(torch.where(row & column, X, 0), D * Y)
+    return Q + Q.mH
+
+
 def _reciprocal(x: Tensor) -> Tensor:
     """1/x, and 0 where x is 0."""
     zero = x == 0
@@ -78,11 +89,8 @@ class Sqrt(NonNegative):
         F, zero = self.loewner(w), self.clamp(w)[1]
         assert zero is not None
         P = matmul(F * X, F * Y)
-        # Two zeros have F = 0 between them, so that f[l, 0, 0] = F(l, 0) / l, in whatever order: the cube of F(l, 0).
-        row, column = zero.unsqueeze(-1), zero.unsqueeze(-2)
-        cube = (F * F * F).masked_fill(row == column, 0)
-        Q = matmul(cube * X, torch.where(column, Y, 0)) + matmul(torch.where(row & column, X, 0), cube * Y)
-        return Q + Q.mH - F * (P + P.mH)
+        # F(l, 0) / l is the cube of F(l, 0).
+        return _two_clamped(F * F * F, zero, X, Y) - F * (P + P.mH)
 
 
 @dataclass(frozen=True)
@@ -110,13 +118,22 @@ class InverseSqrt(Positive):
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         if self.floor is not None:
             return super().contract(w, X, Y)
-        inverse = self.clamp(w)[0].rsqrt()  # 1/a
+        c, clamped = self.clamp(w)
+        inverse = c.rsqrt()  # 1/a
         row, column = inverse.unsqueeze(-1), inverse.unsqueeze(-2)
         T = row * column / (row + column)  # 1/(a + b) in terms of the inverses
+        if clamped is not None:  # without triples of which two or three are: each pair of a triple is a factor below
+            both = clamped.unsqueeze(-1) & clamped.unsqueeze(-2)
+            T = T.masked_fill(both, 0)
         # (a + b + c)/(abc) = 1/(bc) + 1/(ac) + 1/(ab), with c the index summed over
         TX, TY = T * X, T * Y
         P = (row + column) * matmul(TX * column, TY) + row * column * matmul(TX, TY)
-        return T * (P + P.mH)
+        result = T * (P + P.mH)
+        if clamped is None:
+            return result
+        gap = (c.unsqueeze(-1) - c.unsqueeze(-2)).abs()
+        quotient = self.loewner(w) / torch.where(gap > 0, gap, 1)
+        return result.masked_fill(both, 0) + _two_clamped(quotient, clamped, X, Y)  # 0 times infinity, where all are zero
 
 
 @dataclass(frozen=True)
