@@ -55,9 +55,6 @@ class Spectral(Potential):
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
-        if w.numel() == 0:
-            zero = torch.zeros(w.shape[:-1], device=w.device)
-            return AtScale1(self, factors, zero, zero)
         unit = self.scalar.at_scale_1(w)
         F = unit.scalar.loewner(unit.eigenvalues) * unit.factor[..., None, None].to(w.dtype)
         m = exponent(F)
