@@ -234,7 +234,12 @@ def parametrized() -> nn.Module:
 BAD: dict[str, tuple[Callable[[], nn.Module], dict[str, Any], str]] = {
     "near name": (network, {"where": "2.2"}, r"'2\.2', which is no batch norm of the model. Near it: '2\.1'"),
     "container": (network, {"where": ["1", "2"]}, r"'2', which is no batch norm .* Near it: '2\.1'"),
-    "unknown name": (network, {"where": "backbone"}, r"There are: '1', '2\.1', '5'"),
+    "unknown name": (network, {"where": "backbone"}, r"There are: '1', '2\.1', '5'\.$"),
+    "one of many": (
+        lambda: nn.Sequential(*(nn.BatchNorm2d(4) for _ in range(12))),
+        {"where": "backbone"},
+        r"'8', '9' and 2 more\.$",
+    ),
     "none selected": (network, {"where": lambda *_: False}, r"selects none of the 3 batch norms"),
     "no names": (network, {"where": []}, r"selects none of the 3 batch norms"),
     "where": (network, {"where": 5}, "where must be a callable, a name, several names or None, got 5"),
