@@ -63,7 +63,7 @@ def decaying(n: int, d: int, seed: int, orders: float = 4) -> Tensor:
 # Frechet's distance
 
 
-@pytest.mark.parametrize(("n1", "n2", "d"), [(30, 40, 6), (200, 300, 20), (8, 9, 8)])
+@pytest.mark.parametrize(("n1", "n2", "d"), [(30, 40, 6), (200, 300, 20), (8, 9, 8), (2, 9, 3)])
 def test_against_scipy(n1: int, n2: int, d: int) -> None:
     x, y = cases.random(n1, d, seed=1), 2 * cases.random(n2, d, seed=2) + 1
     want = by_scipy(x.mean(0), x.T.cov(), y.mean(0), y.T.cov())
@@ -476,6 +476,7 @@ def test_bad_covariances() -> None:
     refused(ShapeError, "`mean2` must have at least one dimension", f, m, C, m[0], C)
     refused(ShapeError, r"`cov1` must be covariances.*torch\.diag_embed\(cov1\)", f, m, m, m, C)
     refused(DtypeError, "`mean1` must be a torch.Tensor", f, None, C, m, C)
+    refused(DtypeError, "`cov2` must be a torch.Tensor, got list", f, m, C, m, C.tolist())
     refused(SymmetryError, "`cov2` must be symmetric", f, m, C, m, C + torch.ones(3, 3).triu(1))
     refused(
         DefinitenessError,

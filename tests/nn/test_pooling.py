@@ -792,6 +792,11 @@ def test_bad_input_leaves_the_state_unchanged(x, error, words):
     assert all(torch.equal(a, before[k]) for k, a in layer.state_dict().items())
 
 
+def test_one_position_is_too_few_in_training_alone():
+    layer = layers()["reduced"].eval()
+    assert torch.equal(layer(torch.ones(1, 5, 1, 1)), torch.zeros(1, layer.out_features))
+
+
 def test_bad_input_of_the_function():
     with pytest.raises(sg.errors.ShapeError, match=r"`covariance_pool`.*\(\*batch, C, H, W\)"):
         covariance_pool(torch.zeros(3, 3))

@@ -118,11 +118,13 @@ def test_large_weights_do_not_overflow(size: float) -> None:
     ("input", "words"),
     [
         (torch.zeros(3, 5, 5), r"images \(N, 3, H, W\), got \(3, 5, 5\)"),
+        (torch.zeros(5, 3, 5), r"images \(N, 3, H, W\), got \(5, 3, 5\)"),
+        ([[0.0]], r"images \(N, 3, H, W\), got list"),
         (torch.zeros(1, 4, 5, 5), r"images \(N, 3, H, W\), got \(1, 4, 5, 5\)"),
         (torch.zeros(1, 3, 1, 1), "at least 2 high and wide"),
         (torch.zeros(1, 3, 5, 5, dtype=torch.float64), "dtype of the weight"),
     ],
 )
-def test_bad_input(input: Tensor, words: str) -> None:
+def test_bad_input(input: Any, words: str) -> None:
     with pytest.raises((ShapeError, DtypeError), match=words):
         OrthogonalConv2d(3, 4, 5, padding_mode="circular")(input)
