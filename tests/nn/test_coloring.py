@@ -5,6 +5,7 @@ import io
 import math
 import pickle
 import runpy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -278,7 +279,9 @@ def test_every_rule_changes_the_gradient(rule):
 def test_layer_is_the_function():
     content, style = features(2, 4, 5, 5), features(2, 4, 6, 6, seed=5)
     options = {"group_size": 2, "eps": 1e-3, "alpha": 0.7, "per": "batch", "gradient": sg.Taylor(9), "solver": sg.Lapack()}
-    assert torch.equal(WhitenColor2d(**options)(content, style), whiten_color(content, style, **options))
+    found = [f(content.requires_grad_(), style) for f in (WhitenColor2d(**options), partial(whiten_color, **options))]
+    assert torch.equal(*found)
+    assert torch.equal(*(torch.autograd.grad(y.square().sum(), content)[0] for y in found))
 
 
 # What torch.nn modules can do.
