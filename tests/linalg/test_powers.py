@@ -17,7 +17,7 @@ from support import cases
 LIMIT = 100  # times eps
 CONDITION = {torch.float32: 6, torch.float64: 12}  # powers of ten
 ALPHAS = [-3.0, -2.5, -2.0, -1.7, -1.0, -0.999999, -0.75, -0.5, -1 / 3, -0.25, -0.1, -1e-3]
-ALPHAS += [1e-3, 0.1, 0.25, 1 / 3, 0.5, 0.7, 0.999, 1.0, 1.001, 1.5, 2.0, 2.2, 3.0]
+ALPHAS += [0.0, 1e-3, 0.1, 0.25, 1 / 3, 0.5, 0.7, 0.999, 1.0, 1.001, 1.5, 2.0, 2.2, 3.0]
 real = pytest.mark.parametrize("dtype", CONDITION, ids=cases.ident)
 
 Number = mpmath.mpf

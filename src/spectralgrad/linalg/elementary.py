@@ -187,8 +187,6 @@ class Power(Scalar):
 
     def difference(self, a: Tensor, b: Tensor) -> Tensor:
         a, b = torch.maximum(a, b), torch.minimum(a, b)
-        if self.alpha == 0:
-            return torch.zeros_like(a)
         t, gap, tie = _log_ratio(a, b), a - b, a == b
         base = a if self.alpha > 0 else b
         positive = base > 0
