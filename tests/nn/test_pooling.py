@@ -90,6 +90,7 @@ def test_is_the_root_of_the_covariance(solver, shape, dtype, tolerance):
     assert S.dtype == dtype
     assert torch.equal(S, S.mT)
     assert relative_error(S, power_reference(x)[0]) < tolerance
+    torch.testing.assert_close(covariance_pool(x.unflatten(0, (1, 2)), output="matrix", solver=solver), S[None])
 
 
 @pytest.mark.parametrize("power", [0.2, 0.5, 1, 1.5, 3])
