@@ -59,6 +59,7 @@ def test_rtol_decides_what_counts() -> None:
     A = torch.diag(torch.tensor([1.0, 1e-3, 1e-5], dtype=torch.float64)).requires_grad_()
     for rtol, kept in ((None, 3), (1e-6, 3), (1e-5, 2), (1e-4, 2), (1e-2, 1), (1.0, 0)):
         P = sg.pinv(A, rtol=rtol)
+        torch.testing.assert_close(sg.pinv(torch.cat([A, torch.zeros_like(A)], -1), rtol=rtol)[:3], P)  # wide
         want = torch.where(torch.arange(3) < kept, 1 / A.detach().diagonal(), 0)
         torch.testing.assert_close(P.diagonal(), want)
         (g,) = torch.autograd.grad(P.trace(), A)

@@ -97,7 +97,8 @@ def test_other_rules_go_through_the_singular_vectors() -> None:
     for rule in (sg.Lorentzian(), sg.Exact()):
         assert cases.relative_error(gradient(tied, gradient=rule), gradient(tied)) < 1e-7
     equal = torch.eye(4, 3, dtype=torch.float64)
-    assert not gradient(equal, gradient=sg.Analytic()).isfinite().all()  # the control: it does go through the vectors
+    for A in (equal, equal.mT):
+        assert not gradient(A, gradient=sg.Analytic()).isfinite().all()  # the control: it does go through the vectors
 
 
 @pytest.mark.parametrize("gap", [1e-2, 1e-7, 1e-13])
@@ -167,6 +168,14 @@ def test_a_loose_tolerance_is_no_error() -> None:
     """The residual that ``tol`` speaks of is relative to sqrt(n); so is what counts as not converged."""
     A = cases.random(64, 32)
     assert cases.relative_error(sg.polar(A, solver=sg.NewtonSchulz(tol=0.08)), sg.polar(A)) < 0.1
+
+
+def test_a_wide_matrix_takes_the_solver() -> None:
+    A = cases.random(3, 5)
+    for solver in (sg.NewtonSchulz(steps=3), sg.NewtonSchulz(tol=0.1)):
+        Q = sg.polar(A, solver=solver)
+        assert torch.equal(Q, sg.polar(A.mT, solver=solver).mT)
+        assert cases.relative_error(Q, sg.polar(A)) > 1e-4
 
 
 def test_steps_are_differentiated_through() -> None:

@@ -104,6 +104,15 @@ def test_tensors_that_f_closes_over(shape: tuple[int, int], s: list[float]) -> N
     assert gradgradcheck(weighed, (A, p), check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (2, 4)], ids=str)
+def test_the_solver_is_the_one_asked_for(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[torch.Size] = []
+    monkeypatch.setattr(sg.SVD, "triplets", lambda _, A: asked.append(A.shape))
+    A = cases.random(*shape)
+    torch.testing.assert_close(sg.singular_map(A, torch.tanh, solver=sg.SVD()), sg.singular_map(A, torch.tanh))
+    assert asked == [(4, 2)]
+
+
 def test_negative_control() -> None:
     """Through singular vectors the derivative inside a tie is lost: the check sees it."""
     A = with_singular_values(SPECTRA["equal"], (3, 3)).requires_grad_()
