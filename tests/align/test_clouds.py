@@ -300,6 +300,15 @@ def test_coinciding_points_have_scale_1() -> None:
     assert torch.equal(sg.umeyama(y, x).s, torch.zeros(30, dtype=torch.float64))
 
 
+def test_a_point_of_weight_zero_keeps_no_others_from_coinciding() -> None:
+    """To rounding, in float32; inside vmap too, where each cloud goes another way."""
+    x = torch.tensor([0.1, 0.7, -0.3]) * (1 + cases.eps(torch.float32) * torch.arange(5.0)[:, None])
+    x[4] = torch.tensor([9.0, -4.0, 2.0])
+    given = x[None], cases.random(1, 5, 3, dtype=torch.float32), torch.tensor([[3.0, 1.0, 2.5, 2.7, 0.0]])
+    for function in (sg.umeyama, torch.func.vmap(sg.umeyama)):
+        assert float(function(*given).s) == 1
+
+
 @pytest.mark.parametrize("far", [1.0, 1e200, 1e-200])
 def test_coinciding_points_of_other_sizes(far: float) -> None:
     """Inside vmap, as on a GPU, sizes cannot be read, and each cloud is computed at its own."""

@@ -449,11 +449,21 @@ def test_layer_is_the_function():
     assert torch.equal(layer.eval()(x), covariance_pool(x, gradient=sg.Exact(), **options))
 
 
+@pytest.mark.parametrize(("shape", "size"), [((2, 6, 2, 2), 4), ((2, 6, 5, 4), 6)], ids=["n<C", "n>C"])
+@pytest.mark.parametrize("power", [0.3, 0.5])
+def test_the_eigensolver_is_the_one_asked_for(power, shape, size, monkeypatch):
+    solve, asked = sg.SVD.solve, []
+    monkeypatch.setattr(sg.SVD, "solve", lambda self, H: asked.append(H.shape[-1]) or solve(self, H))
+    covariance_pool(maps(*shape), power=power, solver=sg.SVD())
+    assert asked == [size]
+
+
 def test_reduction_is_convolution_batch_norm_relu():
     torch.manual_seed(0)
     layer, x = CovariancePool2d(6, reduced=3), maps(4, 6, 3, 3, dtype=torch.float32)
     conv, norm, _ = layer.reduce
     assert conv.weight.shape == (3, 6, 1, 1)
+    assert conv.bias is None  # the mean is taken off anyway
     y = torch.nn.functional.batch_norm(conv(x), None, None, training=True).relu()
     torch.testing.assert_close(layer(x), covariance_pool(y))
     assert norm.num_batches_tracked == 1
