@@ -58,4 +58,4 @@ def _kept_by_denoising(layer: Any, w: Tensor) -> int | None:
     """How many of ``w`` (d,), in the layer's dtype, a denoising layer keeps, by its tolerance for ties; None for others."""
     if not isinstance(layer, (PCADenoise1d, PCADenoise2d)):
         return None
-    return len(w) if layer.keeps_all else int(Cut(layer.rank, layer.energy).kept(w).sum())
+    return int(Cut(layer.rank, layer.energy).kept(w).sum())

@@ -276,7 +276,7 @@ def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolera
     lower = (_REACH_INVERSE * eps / max(M.shape[-1], 1)) ** 0.5
 
     def fourth_root(X: Tensor) -> Tensor:
-        Z = newton_root(who, X, True, solver, tolerance, lower=_REACH_INVERSE * eps, eps=eps)
+        Z = newton_root(who, X, True, solver, tolerance, eps=eps)
         return newton_root(who, Z, False, solver, tolerance, lower=lower, eps=eps)
 
     X = cast(M, product_dtype(M)) if solver.steps is None else M
