@@ -276,6 +276,13 @@ def test_every_rule_changes_the_gradient(rule):
     assert not relative_error(gradients(content, style, G, gradient=rule)[0], exact) <= 1e-7
 
 
+def test_both_sides_are_solved_as_asked(monkeypatch):
+    solve, asked = sg.SVD.solve, []
+    monkeypatch.setattr(sg.SVD, "solve", lambda self, H: asked.append(tuple(H.shape)) or solve(self, H))
+    whiten_color(features(2, 4, 5, 5), features(2, 4, 6, 6, seed=5), solver=sg.SVD())
+    assert asked == [(2, 1, 4, 4)] * 2
+
+
 def test_layer_is_the_function():
     content, style = features(2, 4, 5, 5), features(2, 4, 6, 6, seed=5)
     options = {"group_size": 2, "eps": 1e-3, "alpha": 0.7, "per": "batch", "gradient": sg.Taylor(9), "solver": sg.Lapack()}
