@@ -181,6 +181,12 @@ def test_singular_values_are_the_definition_s(name, solver):
         assert relative_error(y, reference(content, style, 1e-3)) < 1e-4
 
 
+def test_singular_content_whose_rounding_is_more_than_eps():
+    content = 1e3 * features(1, 6, 1, 3, dtype=torch.float32)
+    y = whiten_color(content, features(1, 6, 4, 4, seed=5, dtype=torch.float32))
+    assert y.isfinite().all()
+
+
 def test_singular_content_without_eps_is_refused():
     with pytest.raises(sg.errors.DefinitenessError):
         whiten_color(SINGULAR["few positions"], FULL, eps=0)
