@@ -8,7 +8,7 @@ from torch.autograd import Function
 
 from .autograd import Sum, apply, call
 from .precision import matmul
-from .scaling import bounded, exponent, largest_number, on_parts, shifted
+from .scaling import bounded, exponent, in_batched_backward, largest_number, on_parts, shifted
 
 REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
@@ -31,12 +31,13 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
 
 
 def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for a result; in derivatives k counts as ``most`` where it is more, so that sums of slopes have room, and so
-    does what a large cotangent makes of it.
+    """`moved` for a result; in derivatives k counts as less where slopes would be more than 2^most, so that sums of them
+    have room.
 
-    They are shorter than they should be there, and of the right direction.
+    They are shorter than they should be there, and of the right direction: of each matrix all entries are.
     """
-    near = moved(held(x, _BITS - most), k.clamp(max=most))
+    function = _Near if torch.compiler.is_compiling() else _NearFunc
+    near: Tensor = apply(function, held(x, _BITS - most), k, most)
     return (near - near.detach()) + moved(x.detach(), k)
 
 
@@ -77,6 +78,37 @@ class _MovedFunc(_Moved):
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
         return moved(tangent, *ctx.saved_tensors)
+
+
+class _Near(Function):  # twice, for torch.compile and for the rest: see autograd.py
+    """x 2^k with k of at most ``most``, whose gradients g 2^k are at most 2^most too."""
+
+    @staticmethod
+    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
+        return shifted(x, k.clamp(max=most))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+        ctx.most = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (k,) = ctx.saved_tensors
+        if not in_batched_backward(grad):  # where nothing can be scaled
+            size = grad.detach()
+            k = torch.minimum(k, ctx.most - exponent(size.unsqueeze(-1), size.ndim - k.ndim + 1).clamp(min=0))
+        return moved(grad, k.clamp(max=ctx.most)), None, None
+
+
+class _NearFunc(_Near):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
+        result: Tensor = apply(_NearFunc, tangent, *ctx.saved_tensors, ctx.most)
+        return result
 
 
 class _Held(Function):  # twice, for torch.compile and for the rest: see autograd.py
