@@ -96,6 +96,17 @@ def does_not_merge_by_default(rank: int, group: Any) -> None:
         assert (make(dtype=torch.float64)(x[4 * rank : 4 * rank + 4]) - y).abs().max() > 0.1
 
 
+def merges_within_its_group_alone(rank: int, group: Any) -> None:
+    """A group of this rank alone: what the others do at the same time is nothing to it."""
+    own = [dist.new_group([each]) for each in range(WORLD)][rank]
+    for make in LAYERS.values():
+        torch.manual_seed(0)
+        alone, grouped = make(dtype=torch.float64), make(dtype=torch.float64, process_group=own)
+        x, weights = samples(4, seed=rank), cases.random(4, 6, 3, 2, seed=7)
+        for got, want in zip(run_layer(grouped, x, weights), run_layer(alone, x, weights), strict=True):
+            assert_close(got, want)
+
+
 def float32_and_far_means(rank: int, group: Any) -> None:
     sizes, layer = (5, 2), snn.DecorrelatedBatchNorm2d(6, process_group=group)
     x = samples(7, offset=100.0)
@@ -302,6 +313,7 @@ def trains_otherwise_without_a_group(rank: int, group: Any) -> None:
 SCENARIOS = [
     merges_exactly,
     does_not_merge_by_default,
+    merges_within_its_group_alone,
     float32_and_far_means,
     second_derivatives,
     refuses_what_one_rank_brings,

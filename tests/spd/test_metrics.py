@@ -176,6 +176,7 @@ def test_bures_takes_singular_matrices() -> None:
     d.backward()
     assert A.grad is not None
     assert A.grad.isfinite().all()
+    torch.testing.assert_close(sg.spd.distance(B, A.detach(), "bures"), d.detach())
     assert sg.spd.geodesic(A.detach(), B, 0.5, "bures").isfinite().all()
 
 
