@@ -26,7 +26,13 @@ class Own(sg.Clip):
         return 2 * super().coefficients(eigenvalues)
 
 
-RULES = [sg.Taylor(), sg.Taylor(2), sg.Clip(), sg.Clip(3.0), sg.Lorentzian(), sg.Lorentzian(0.1), sg.Exact(), Own()]
+class OwnAtAnyScale(sg.Exact):
+    def coefficients(self, eigenvalues: Tensor) -> Tensor:
+        return 2 * super().coefficients(eigenvalues)
+
+
+RULES = [sg.Taylor(), sg.Taylor(2), sg.Clip(), sg.Clip(3.0), sg.Lorentzian(), sg.Lorentzian(0.1), sg.Exact()]
+RULES += [Own(), OwnAtAnyScale()]
 
 
 @pytest.mark.parametrize("rule", cases.RULES, ids=ident)

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
+from spectralgrad.errors import DefinitenessError
 from support import cases
 
 DTYPES = [torch.float64, torch.complex128]
@@ -352,6 +353,13 @@ def test_compiles_whole(backend: str, options: dict[str, Any]) -> None:
     (got,) = torch.autograd.grad(compiled(M).pow(3).sum(), M)
     (want,) = torch.autograd.grad(function(M).pow(3).sum(), M)
     torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("through", ["projector", "vectors"])
+def test_energy_of_an_indefinite_matrix_is_refused(through: Any) -> None:
+    M = torch.diag(torch.tensor([1.0, 0.5, -0.005]))
+    with pytest.raises(DefinitenessError, match="use rank= for an indefinite matrix"):
+        sg.projector(M, energy=0.9, through=through)
 
 
 def test_rough_eigenvalues_of_power_deflation_say_nothing_about_the_matrix() -> None:
