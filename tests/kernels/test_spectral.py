@@ -23,6 +23,7 @@ SCALARS: list[Scalar] = [
     Log(),
     Exp(),
     Power(alpha=0.3),
+    Power(alpha=0.3, checked=True),
     Power(alpha=-1.7),
     Power(alpha=2.2),
     Power(alpha=1.0),

@@ -91,16 +91,17 @@ def test_second_derivatives(dtype: torch.dtype, shape: tuple[int, int], s: list[
 
 @pytest.mark.parametrize("s", slow_but(["tie"], {"apart": [2.0, 1.0], "tie": [1.0, 1.0], "zero": [1.0, 0.0]}))
 @pytest.mark.parametrize("shape", slow_but(["tall"], {"square": (2, 2), "tall": (3, 2)}))
-def test_tensors_that_f_closes_over(shape: tuple[int, int], s: list[float]) -> None:
-    A = with_singular_values(s, shape).requires_grad_()
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_tensors_that_f_closes_over(dtype: torch.dtype, shape: tuple[int, int], s: list[float]) -> None:
+    A = with_singular_values(s, shape, dtype).requires_grad_()
     p = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
 
     def function(A: Tensor, p: Tensor) -> Tensor:
         return sg.singular_map(A, lambda x: torch.tanh(p * x) + p * p * x**3)
 
     assert gradcheck(function, (A, p), check_forward_ad=True, check_batched_grad=True)
-    weight = cases.random(*shape, seed=9)
-    weighed = lambda A, p: (weight * function(A, p)).sum()  # noqa: E731
+    weight = cases.random(*shape, dtype=dtype, seed=9)
+    weighed = lambda A, p: (weight * function(A, p)).real.sum()  # noqa: E731
     assert gradgradcheck(weighed, (A, p), check_fwd_over_rev=True, check_rev_over_rev=True)
 
 
