@@ -20,11 +20,16 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+import spectralgrad as sg
 import spectralgrad.nn as snn
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
 from spectralgrad.nn import base
+from spectralgrad.orthogonal import orthogonal_loss
 from support import cases
 
 WORLD, TIMEOUT = 2, 30  # ranks; seconds
@@ -310,6 +315,37 @@ def trains_otherwise_without_a_group(rank: int, group: Any) -> None:
     assert (got / WORLD - want).abs().max() > 1e-4
 
 
+def sharded_parameters_train_as_whole_ones(rank: int, group: Any) -> None:
+    """FSDP2: `fully_shard` before the process group merges the statistics of the ranks' shares of a batch."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    alone, model = network(None), network(group)
+    for part in (*model, model):
+        if any(True for _ in part.parameters()):
+            fully_shard(part, mesh=mesh)
+    got = torch.stack(losses(model, slice(32 * rank, 32 * rank + 32), steps=5))
+    dist.all_reduce(got)
+    want = torch.stack(losses(alone, slice(None), steps=5))
+    assert (got / WORLD - want).abs().max() <= 1e-6
+
+
+def sharded_matrices_are_matrices(rank: int, group: Any) -> None:
+    """DTensors, as FSDP2's weights are outside a forward pass."""
+    mesh = init_device_mesh("cpu", (WORLD,))
+    for name, function in {
+        "orthogonal_loss": orthogonal_loss,
+        "covariance": sg.covariance,
+        "polar": sg.polar,
+        "eigvalsh": sg.eigvalsh,
+    }.items():
+        M = cases.random_covariance(4, seed=3) + torch.eye(4)
+        X, Y = distribute_tensor(M.clone(), mesh, [Shard(0)]).requires_grad_(), M.clone().requires_grad_()
+        got, want = function(X), function(Y)
+        torch.testing.assert_close(got.full_tensor(), want, msg=name)
+        got.sum().backward()
+        want.sum().backward()
+        torch.testing.assert_close(X.grad.full_tensor(), Y.grad, msg=name)
+
+
 SCENARIOS = [
     merges_exactly,
     does_not_merge_by_default,
@@ -324,6 +360,8 @@ SCENARIOS = [
     torchs_conversion_merges_too,
     trains_as_one_process,
     trains_otherwise_without_a_group,
+    sharded_parameters_train_as_whole_ones,
+    sharded_matrices_are_matrices,
 ]
 
 

@@ -79,7 +79,7 @@ def _distance(W: Tensor) -> Tensor:
     k = exponent(W.detach()).clamp(min=1)  # 2^k, a constant that cancels in value and gradient: squares do not overflow
     W = moved(W, -k)
     gram = matmul(W.mH, W) if W.shape[0] >= W.shape[1] else matmul(W, W.mH)
-    E = gram - torch.exp2(-2 * k) * torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    E = gram - torch.exp2(-2 * k) * gram.new_ones(gram.shape[-1]).diag_embed()  # of the kind of gram, which may be a DTensor
     # The root of a sum of squares has no derivative at 0, and the squares may underflow. Divided by the largest entry, a
     # constant again, the sum is at least 1, or exactly 0.
     largest = E.detach().abs().amax()
