@@ -17,7 +17,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, convert_batchnorm
 from spectralgrad.nn.handle import BatchNormHandle
 from support.features import Make, images
-from support.layers import EVERY, WHITENING, each_layer
+from support.layers import EVERY, WHITENING, each_layer, trained
 
 STRONGER = (1.0, 3.0, 0.5)  # three batches with three covariances
 
@@ -185,11 +185,21 @@ def test_conversion_finds_batch_norms_and_not_handles() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # the tracer's own
-@pytest.mark.parametrize(("name", "checked"), [("zca", False), ("running whitening", True)])
-def test_trace(name: str, checked: bool) -> None:
-    layer, x = WHITENING[name]().eval(), images(dtype=torch.float32)
-    traced = torch.jit.trace(layer, x, check_trace=checked)
+@pytest.mark.parametrize("name", ["zca", "pca", "running whitening"])
+@pytest.mark.parametrize("warm", [False, True])
+def test_trace(name: str, warm: bool) -> None:
+    """Traced twice, as torch.jit does by itself, it is the same graph; and what an eval pass keeps is no constant in it."""
+    layer, x = trained(WHITENING[name]).float(), images(dtype=torch.float32)
+    if warm:
+        layer(x)
+    traced = torch.jit.trace(layer, x)
     torch.testing.assert_close(traced(x), layer(x))
+    with torch.no_grad():
+        layer.running_mean += 1
+        for buffer in layer.buffers():
+            if buffer.ndim == 3:
+                buffer *= 2
+    torch.testing.assert_close(traced(2 * x), layer(2 * x))
 
 
 def test_a_shallow_copy_has_a_handle_of_its_own() -> None:

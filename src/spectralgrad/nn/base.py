@@ -201,9 +201,11 @@ class BatchStatistics(Normalizer, Module):
         """``compute(source)``, kept until ``source``, a buffer, or the options change.
 
         A change is a new tensor, new memory or a new version, which every in-place edit gives. The references in the key
-        hold the memory, so that an address cannot come again. Compiled code cannot see versions and computes each time.
+        hold the memory, so that an address cannot come again. Code that was compiled or traced cannot see versions and
+        computes each time.
         """
-        if is_tracing() or is_transformed(source) or source.requires_grad or source.is_inference():
+        traced = is_tracing() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        if traced or is_transformed(source) or source.requires_grad or source.is_inference():
             return compute(source)
         kept = self._kept
         if (
