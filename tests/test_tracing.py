@@ -210,3 +210,18 @@ def test_aot_inductor_runs_the_operators(tmp_path: Path) -> None:
     package = torch._inductor.aoti_compile_and_package(exported, package_path=str(tmp_path / "whole.pt2"))
     again = torch._inductor.aoti_load_package(package)
     torch.testing.assert_close(tuple(again(matrices(1)[:2])), Whole()(matrices(1)[:2]), rtol=1e-7, atol=1e-9)
+
+
+class Leaves(torch.fx.Tracer):
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return type(m).__module__.startswith(("torch.nn", "spectralgrad.nn"))
+
+
+def test_symbolic_trace_is_told_to_keep_a_layer_whole() -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), sg.nn.DecorrelatedBatchNorm2d(4)).double().eval()
+    with pytest.raises(sg.errors.DtypeError, match=r"got Proxy\. .* Tracer\.is_leaf_module"):
+        torch.fx.symbolic_trace(model)
+    with pytest.raises(sg.errors.DtypeError, match=r"got Proxy\. .* Tracer\.is_leaf_module"):
+        torch.fx.symbolic_trace(lambda M: sg.sqrtm(M))
+    whole = torch.fx.GraphModule(model, Leaves().trace(model))
+    torch.testing.assert_close(whole(maps()), model(maps()))

@@ -14,6 +14,8 @@ from spectralgrad.errors import DeviceError, DtypeError, NonFiniteError, OptionE
 __all__ = ["checks"]
 
 _forced: ContextVar[bool | None] = ContextVar("spectralgrad_checks", default=None)
+# What torch.fx hands over has neither shape nor dtype.
+_PROXY = "torch.fx.symbolic_trace must keep it whole (Tracer.is_leaf_module, torch.fx.wrap). Or use torch.export."
 _HALF = (torch.bfloat16, torch.float16)
 REAL = (*_HALF, torch.float32, torch.float64)  # and not torch's floating point in 8 bits, which knows few operations
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -133,7 +135,8 @@ def require_real(who: str, x: Tensor, name: str) -> None:
     """Raise unless ``x`` is a dense tensor of real numbers."""
     if not isinstance(x, Tensor) or x.dtype not in REAL:
         came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. Convert it with .float().")
+        hint = _PROXY if isinstance(x, torch.fx.Proxy) else "Convert it with .float()."
+        raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. {hint}")
     require_dense(who, x, name)
 
 
@@ -149,9 +152,8 @@ def require_one_device(who: str, tensors: Sequence[Tensor], names: Sequence[str]
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
     if not isinstance(x, Tensor):
-        raise DtypeError(
-            f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. Convert it with torch.as_tensor."
-        )
+        hint = _PROXY if isinstance(x, torch.fx.Proxy) else "Convert it with torch.as_tensor."
+        raise DtypeError(f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. {hint}")
     require_dense(who, x, name)
     if x.ndim < 2:
         raise ShapeError(
