@@ -251,8 +251,8 @@ class _ByNewton(_Polar):
                 f"`polar`: Newton-Schulz needs `A` of full rank, but {int(failed.sum())} of {residual.numel()} "
                 f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
             )
-        # The value is the copy: Q may be a view, and autograd lets nobody edit those of a Function.
-        return Q.clone(), Q, hermitian_part(matmul(Q.mH, A)), hermitian_part(P) / norm
+        # Copies: Q may be a view, which autograd lets nobody edit, and which forward mode refuses as the handle.
+        return Q.clone(), Q.clone(), hermitian_part(matmul(Q.mH, A)), hermitian_part(P) / norm
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         Q, H, inverse = factors
