@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spectralgrad as sg
-from spectralgrad.compiling import is_tracing
+from spectralgrad.compiling import is_recorded, is_tracing
 from support.cases import random, random_covariance
 from support.host_reads import HostReads
 from support.marks import slow_but
@@ -225,3 +225,9 @@ def test_symbolic_trace_is_told_to_keep_a_layer_whole() -> None:
         torch.fx.symbolic_trace(lambda M: sg.sqrtm(M))
     whole = torch.fx.GraphModule(model, Leaves().trace(model))
     torch.testing.assert_close(whole(maps()), model(maps()))
+
+
+@pytest.mark.parametrize("function", [is_tracing, is_recorded])
+def test_the_question_can_be_compiled_alone(function: Callable[[], bool]) -> None:
+    """As Dynamo does with a frame that runs inside a compiled call."""
+    torch.compile(function, fullgraph=True, backend="eager")()

@@ -47,6 +47,8 @@ def is_tracing() -> bool:
 
 def is_recorded() -> bool:
     """`is_tracing` by anything but Dynamo."""
+    if torch.compiler.is_compiling():  # Dynamo may compile this frame alone, and knows nothing of what follows
+        return False
     if torch._C._len_torch_dispatch_stack() == 0:  # nearly always, and 50 ns
         return False
     return any(torch._C._get_dispatch_mode(tracer) is not None for tracer in _TRACERS)
