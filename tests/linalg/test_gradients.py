@@ -10,7 +10,8 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.autograd.gradcheck import GradcheckError
 
 import spectralgrad as sg
-from spectralgrad.linalg.scalars import InverseSqrt, Scalar, Sqrt
+from spectralgrad.linalg.elementary import InverseSqrt, Sqrt
+from spectralgrad.linalg.scalars import Scalar
 from support.cases import FUNCTIONS, random, with_spectrum
 from support.marks import slow_but
 
