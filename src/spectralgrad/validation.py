@@ -8,7 +8,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.compiling import is_recorded, modes
 from spectralgrad.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
@@ -58,7 +58,7 @@ def looked_at(x: Tensor) -> Tensor | None:
 
 def checking(x: Tensor) -> bool:
     """Whether value checks apply to ``x`` here and now."""
-    if is_tracing():
+    if torch.compiler.is_compiling() or (modes() and is_recorded()):
         return False
     forced = _forced.get()
     return x.device.type == "cpu" if forced is None else forced
@@ -191,11 +191,6 @@ def as_given(x: Tensor, given: Tensor) -> Tensor:
 def asymmetry_tolerance(M: Tensor) -> float | None:
     """Largest |M - M^H| / 2 relative to max |M| that passes for rounding, the square root of eps; None: do not look."""
     return float(torch.finfo(M.dtype).eps) ** 0.5 if checking(M) else None
-
-
-def given_eps(tolerance: float) -> float:
-    """The eps of the dtype that a matrix came in, of its `asymmetry_tolerance`."""
-    return tolerance * tolerance
 
 
 def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: str = "M") -> None:

@@ -12,7 +12,7 @@ from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
 from spectralgrad.kernels.nvrtc import has_memory
-from spectralgrad.validation import as_square, given_eps, is_checked, is_number, is_transformed, is_whole
+from spectralgrad.validation import as_square, is_checked, is_number, is_transformed, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
@@ -113,7 +113,7 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
     if w.numel() == 0:
         return matmul(V * w.unsqueeze(-2), V.mH)
     if tolerance is not None and not is_transformed(w):
-        scalar.require(who, w.detach(), given_eps(tolerance))
+        scalar.require(who, w.detach(), tolerance**2)
     c, clamped = scalar.clamp(w)
     y = scalar.f(c)
     if clamped is not None:  # f'(c) may be infinite there, and infinity times zero is NaN: evaluate elsewhere, then select

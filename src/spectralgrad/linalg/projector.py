@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_square, given_eps, is_number, is_transformed, is_whole, require_flag, require_one_of
+from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag, require_one_of
 
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
@@ -110,7 +110,7 @@ class _Projector(Potential):
 def _require_energy(cut: Cut, w: Tensor, tolerance: float) -> None:
     if cut.energy is not None:
         advice = "energy= needs a covariance; use rank= for an indefinite matrix."
-        require_not_negative("projector", w, advice, eps=given_eps(tolerance))
+        require_not_negative("projector", w, advice, eps=tolerance**2)
 
 
 def projector(

@@ -23,7 +23,6 @@ from spectralgrad.compiling import is_tracing
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
-from spectralgrad.validation import given_eps
 
 from .precision import in_widest, widest
 from .quadrature import second_differences
@@ -163,7 +162,7 @@ class Scalar(ABC):
         """f of eigenvalues (*B, n). Raises for those outside the domain; where looking is forbidden (no tolerance), counts
         those that are clamped."""
         if tolerance is not None:
-            self.require(who, w, given_eps(tolerance))
+            self.require(who, w, tolerance**2)  # see `asymmetry_tolerance`
         elif not is_tracing() and w.numel() and self.floor is None:
             border = self.border(w)
             if border is not None:

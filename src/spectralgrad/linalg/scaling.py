@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.compiling import is_recorded, is_tracing, modes
 from spectralgrad.kernels import scale
 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
@@ -113,7 +113,7 @@ def at_hand(x: Tensor) -> bool:
 
     Not one that stands for others, inside torch.func or a batched backward pass, whose tensors have no CPU memory.
     """
-    if is_tracing() or torch._C._functorch.is_functorch_wrapped_tensor(x):
+    if torch.compiler.is_compiling() or (modes() and is_recorded()) or torch._C._functorch.is_functorch_wrapped_tensor(x):
         return False
     return bool(torch._C._dispatch_keys(x).has(torch._C.DispatchKey.CPU))
 
