@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.moves import held, moved
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import exponent
+from spectralgrad.linalg.scaling import at_hand, exponent, is_ordinary
 from spectralgrad.validation import as_matrix, require_dense
 
 from .matrix_view import out_dim, to_matrix
@@ -76,15 +76,20 @@ def _distance(W: Tensor) -> Tensor:
     """|W^H W - I|_F, or of the smaller W W^H; the largest number where it overflows."""
     if W.numel() == 0:
         return W.real.sum()
+    if at_hand(W) and is_ordinary(W.detach()):
+        return _distance_at(W, 1.0)
     k = exponent(W.detach()).clamp(min=1)  # 2^k, a constant that cancels in value and gradient: squares do not overflow
-    W = moved(W, -k)
+    return moved(held(_distance_at(moved(W, -k), torch.exp2(-2 * k))), 2 * k)
+
+
+def _distance_at(W: Tensor, square: Tensor | float) -> Tensor:
+    """|W^H W - square I|_F, or of the smaller W W^H."""
     gram = matmul(W.mH, W) if W.shape[0] >= W.shape[1] else matmul(W, W.mH)
-    E = gram - torch.exp2(-2 * k) * gram.new_ones(gram.shape[-1]).diag_embed()  # of the kind of gram, which may be a DTensor
+    E = gram - square * gram.new_ones(gram.shape[-1]).diag_embed()  # of the kind of gram, which may be a DTensor
     # The root of a sum of squares has no derivative at 0, and the squares may underflow. Divided by the largest entry, a
     # constant again, the sum is at least 1, or exactly 0.
     largest = E.detach().abs().amax()
     off = largest != 0  # so that NaN stays NaN
     scale = torch.where(off, largest, 1)
     squares = (E / scale).abs().square().sum()
-    distance = torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0)
-    return moved(held(distance), 2 * k)
+    return torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0)
