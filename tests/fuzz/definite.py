@@ -132,7 +132,7 @@ class Distance(Definite):
             N, size = torch.diag_embed(N), torch.ones_like(scale)
         elif self.metric == "logeuclid":
             N = function(p.A, torch.log) - function(p.B, torch.log) - logs[:, None, None] * torch.eye(n)
-            size = 1 + logs.abs()
+            size = 1 + math.log(2) * (p.a.abs() + p.b.abs())  # of what is subtracted, the logarithms of both
         else:
             root, facing, k = _turned(p)
             N, scale, size = root - facing, torch.exp2(k), norm(root) + norm(facing)
