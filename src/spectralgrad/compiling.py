@@ -37,7 +37,7 @@ def is_tracing() -> bool:
     stands on it (`torch.func.linearize`), `FakeTensorMode`. Then no value may be read, and what reads some is one operator.
 
     After a graph break Dynamo may compile this function alone, and then it says yes to code that nothing traces. Where
-    that would be wrong ask for both halves: ``torch.compiler.is_compiling() or is_recorded()``.
+    that would be wrong ask for both halves in place, as `validation.checking` does.
 
     >>> is_tracing()
     False

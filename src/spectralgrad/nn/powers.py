@@ -109,8 +109,8 @@ class Power(NamedTuple):
         """M^power X (*B, C, n) in the dtype of X; the largest number where it overflows."""
         X = self.X / self.scale.to(self.X.dtype)
         k, j = exponent(self.matrix.detach()), exponent(X.detach())
-        product = matmul(moved(self.matrix, -k).to(X.dtype), moved(X, -j))
-        return _scaled_back(product, self.scale, self.degree + 1, X.dtype, more=k + j)
+        unit = matmul(moved(self.matrix, -k).to(X.dtype), moved(X, -j))
+        return _scaled_back(unit, self.scale, self.degree + 1, X.dtype, more=k + j)
 
 
 def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Power:
@@ -139,15 +139,15 @@ def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | N
 
 
 def _scaled_back(
-    S: Tensor, scale: Tensor, exponent: float, dtype: torch.dtype, *, room: int = 128, more: Tensor | None = None
+    S: Tensor, scale: Tensor, degree: float, dtype: torch.dtype, *, room: int = 128, more: Tensor | None = None
 ) -> Tensor:
-    """S scale^exponent 2^more in a dtype, the largest number where it overflows; ``scale`` (*B, 1, 1), ``more`` (*B,).
+    """S scale^degree 2^more in a dtype, the largest number where it overflows; ``scale`` (*B, 1, 1), ``more`` (*B,).
 
-    An exponent up to 1 takes no entry of a map's size out of range. ``room``: bits that gradients leave, see `held`.
+    A degree up to 1 takes no entry of a map's size out of range. ``room``: bits that gradients leave, see `held`.
     """
-    if more is None and exponent <= 1:
-        return (S * scale**exponent if exponent else S).to(dtype)
-    k = exponent * in_widest(scale)[..., 0, 0].log2()
+    if more is None and degree <= 1:
+        return (S * scale**degree if degree else S).to(dtype)
+    k = degree * in_widest(scale)[..., 0, 0].log2()
     S = S * torch.exp2(k - k.ceil()).to(S.dtype)[..., None, None]  # at most 1: S may be the largest number
     k = k.ceil() if more is None else k.ceil() + more
     return cast(moved(held(S, room), k), dtype)
