@@ -10,6 +10,7 @@ import spectralgrad
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg import choices
+from spectralgrad.linalg.elementary import InverseSqrt, Log, Sqrt
 from support import cases
 
 SOURCE = Path(spectralgrad.__file__).parent
@@ -51,7 +52,7 @@ def test_ways_of_a_rule(rule: sg.Rule) -> None:
     assert choices.for_eigenpairs("f", rule, sg.Lapack()) == (sg.Lapack(), rule, "rule")
     assert choices.for_svd("f", rule, sg.Lapack()) == (sg.Lapack(), rule, "rule")
     way = "exact" if rule == sg.Exact() else "rule"
-    assert choices.for_function("f", M, rule, sg.Lapack(), None, None).way == way
+    assert choices.for_function("f", M, rule, sg.Lapack(), Log()).way == way
     assert choices.for_polar("f", rule, sg.Lapack()).way == way
 
 
@@ -59,28 +60,28 @@ def test_ways_without_a_rule() -> None:
     assert choices.for_eigenpairs("f", None, sg.Auto()) == (sg.Auto(), sg.Lorentzian(), "rule")
     assert choices.for_eigenpairs("f", PI, sg.Auto()) == (sg.Auto(), PI, "power iteration")
     assert choices.for_eigenpairs("f", None, DEFLATION) == (DEFLATION, "deflation")
-    assert choices.for_function("f", M, None, sg.Auto(), "sqrt", None) == (sg.Auto(), "exact")
-    assert choices.for_function("f", M, PI, sg.Auto(), "sqrt", None).way == "power iteration"
-    assert choices.for_function("f", M, None, DEFLATION, "sqrt", None).way == "deflation"
-    assert choices.for_function("f", M, None, NEWTON, "sqrt", None) == (NEWTON, "products")
+    assert choices.for_function("f", M, None, sg.Auto(), Sqrt()) == (sg.Auto(), "exact")
+    assert choices.for_function("f", M, PI, sg.Auto(), Sqrt()).way == "power iteration"
+    assert choices.for_function("f", M, None, DEFLATION, Sqrt()).way == "deflation"
+    assert choices.for_function("f", M, None, NEWTON, Sqrt()) == (NEWTON, "products")
     assert choices.for_polar("f", None, NEWTON) == (NEWTON, "products")
     assert choices.for_polar("f", None, sg.SVD()) == (sg.SVD(), "exact")
 
 
 def test_auto_takes_inverse_roots_by_products_where_they_are_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choices, "roots_by_products", lambda _: True)
-    assert choices.for_function("f", M, None, sg.Auto(), "inverse sqrt", None) == (NEWTON, "products")
-    for others in (("sqrt", None), (None, None), ("inverse sqrt", 1e-3)):
-        assert choices.for_function("f", M, None, sg.Auto(), *others).way == "exact"
-    assert choices.for_function("f", M, None, sg.Lapack(), "inverse sqrt", None).way == "exact"
-    assert choices.for_function("f", M, sg.Taylor(9), sg.Auto(), "inverse sqrt", None).way == "rule"
+    assert choices.for_function("f", M, None, sg.Auto(), InverseSqrt()) == (NEWTON, "products")
+    for other in (Sqrt(), Log(), InverseSqrt(1e-3)):
+        assert choices.for_function("f", M, None, sg.Auto(), other).way == "exact"
+    assert choices.for_function("f", M, None, sg.Lapack(), InverseSqrt()).way == "exact"
+    assert choices.for_function("f", M, sg.Taylor(9), sg.Auto(), InverseSqrt()).way == "rule"
 
 
 REFUSED = {
     "eigh, NewtonSchulz": lambda: choices.for_eigenpairs("f", None, NEWTON),
     "eigh, two gradients": lambda: choices.for_eigenpairs("f", sg.Exact(), DEFLATION),
-    "function, no root by products": lambda: choices.for_function("f", M, None, NEWTON, None, None),
-    "function, a floor without eigenvalues": lambda: choices.for_function("f", M, None, NEWTON, "sqrt", 1e-3),
+    "function, no root by products": lambda: choices.for_function("f", M, None, NEWTON, Log()),
+    "function, a floor without eigenvalues": lambda: choices.for_function("f", M, None, NEWTON, Sqrt(1e-3)),
     "svd, PowerIteration": lambda: choices.for_svd("f", PI, sg.Auto()),
     "svd, Jacobi": lambda: choices.for_svd("f", None, sg.Jacobi()),
     "polar, PowerIteration": lambda: choices.for_polar("f", PI, sg.Auto()),

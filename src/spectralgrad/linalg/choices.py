@@ -38,7 +38,7 @@ from .precision import widest
 from .products.iteration import product_dtype
 from .products.newton_schulz import NewtonSchulz
 from .rules import Exact, Lorentzian, Rule
-from .scalars import Root
+from .scalars import Root, Scalar
 from .solvers import SVD, Jacobi, Lapack, Solver, compilable
 
 Gradient = Rule | PowerIteration
@@ -180,16 +180,18 @@ def for_eigenpairs(who: str, gradient: Gradient | None, solver: EigenSolver) -> 
 
 
 def for_function(
-    who: str, M: Tensor, gradient: Gradient | None, solver: RootSolver, root: Root | None, floor: float | None
+    who: str, M: Tensor, gradient: Gradient | None, solver: RootSolver, scalar: Scalar
 ) -> Exactly | ByEigenpairs | ByProducts:
-    """How V f(L) V^H of ``M`` (*B, n, n) is computed; ``root`` says which root f is, None that it is another function."""
+    """How V f(L) V^H of ``M`` (*B, n, n) is computed, f being the scalar."""
+    if scalar.floor is not None:
+        scalar.require_floor(who, M.dtype)
     if isinstance(solver, NewtonSchulz):
-        if floor is not None or gradient is not None:
+        if scalar.floor is not None or gradient is not None:
             raise OptionError(
                 f"`{who}`: NewtonSchulz has no eigenvalues to clamp and brings its own gradient; leave out floor= and "
                 "gradient=, or take another solver."
             )
-        if root is None:
+        if scalar.root is None:
             raise OptionError(
                 f"`{who}`: NewtonSchulz computes square roots, inverse square roots and inverse fourth roots only; take "
                 "another solver."
@@ -197,7 +199,8 @@ def for_function(
         return ByProducts(solver)
     if not is_exact(gradient, solver):
         return for_eigenpairs(who, gradient, solver)
-    if root in _INVERSE_ROOTS and floor is None and isinstance(solver, Auto) and roots_by_products(M):
+    by_products = scalar.root in _INVERSE_ROOTS and scalar.floor is None and isinstance(solver, Auto)
+    if by_products and roots_by_products(M):
         return ByProducts(_NEWTON)
     return _USUAL_FUNCTION if solver is AUTO else Exactly(_require_solver(who, solver))
 

@@ -23,7 +23,11 @@ from .scalars import (
     require_not_negative,
     require_positive,
 )
-from .scaling import reciprocal_root
+
+
+def reciprocal_root(x: Tensor) -> Tensor:
+    """x^(-1/2). Autograd of rsqrt would cube it, and that is 0 in float32 for x from 1e31 on."""
+    return x.sqrt().reciprocal()
 
 
 def _expm1(x: Tensor) -> Tensor:

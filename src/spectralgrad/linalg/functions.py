@@ -126,10 +126,10 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
 def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """V f(L) V^H of ``M`` the way its options ask for: the body of the public functions below, and of others."""
     X, tolerance = as_square(who, M)
-    require_floor(who, scalar, X.dtype)
-    choice = for_function(who, X, gradient, solver, scalar.root, scalar.floor)
+    checked = is_checked(X, tolerance)
+    choice = for_function(who, X, gradient, solver, scalar)
     if choice.way == "exact":
-        scalar = replace(scalar, checked=True) if is_checked(X, tolerance) else scalar
+        scalar = replace(scalar, checked=True) if checked else scalar
         Y = evaluate(Spectral(who, scalar, choice.solver), X, tolerance)
     elif choice.way == "products":
         if scalar.root == "inverse fourth root":
@@ -139,18 +139,6 @@ def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None,
     else:
         Y = through_eigenpairs(who, X, scalar, choice, tolerance)
     return Y if X is M else Y.to(M.dtype)
-
-
-def require_floor(who: str, scalar: Scalar, dtype: torch.dtype) -> None:
-    """Raise unless the floor is None or a number of the dtype that the function can be clamped to."""
-    floor = scalar.floor
-    if floor is None:
-        return
-    if not (is_number(floor) and floor > scalar.lowest_floor):
-        raise OptionError(f"`{who}`: floor must be None or a finite number above {scalar.lowest_floor}, got {floor!r}.")
-    limits = torch.finfo(dtype)
-    if abs(floor) > limits.max or 0 < abs(floor) < limits.tiny * limits.eps:
-        raise OptionError(f"`{who}`: floor={floor!r} is no number of {dtype}; take one within its range.")
 
 
 def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = AUTO, floor: float | None = None) -> Tensor:

@@ -15,7 +15,6 @@ from spectralgrad.validation import as_square, is_checked
 from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
-from .functions import require_floor
 from .precision import in_basis, matmul, sandwich
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
@@ -50,7 +49,7 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     """
     log = Log(floor)
     X, tolerance = as_square("logdet", M)
-    require_floor("logdet", log, X.dtype)
+    log.require_floor("logdet", X.dtype)
     choice = for_exact("logdet", solver)
     value = evaluate_trace(_LogDet(replace(log, checked=is_checked(X, tolerance)), choice.solver), X, tolerance)
     return value if X is M else value.to(M.dtype)

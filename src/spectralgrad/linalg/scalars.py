@@ -21,8 +21,9 @@ from torch import Tensor
 
 from spectralgrad.compiling import is_tracing
 from spectralgrad.counters import count_on_device
-from spectralgrad.errors import DefinitenessError
+from spectralgrad.errors import DefinitenessError, OptionError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
+from spectralgrad.validation import is_number
 
 from .precision import in_widest, widest
 from .quadrature import second_differences
@@ -157,6 +158,17 @@ class Scalar(ABC):
         return GIVEN
 
     # What follows from it.
+
+    def require_floor(self, who: str, dtype: torch.dtype) -> None:
+        """Raise unless the floor is None or a number of the dtype that the function can be clamped to."""
+        floor = self.floor
+        if floor is None:
+            return
+        if not (is_number(floor) and floor > self.lowest_floor):
+            raise OptionError(f"`{who}`: floor must be None or a finite number above {self.lowest_floor}, got {floor!r}.")
+        limits = torch.finfo(dtype)
+        if abs(floor) > limits.max or 0 < abs(floor) < limits.tiny * limits.eps:
+            raise OptionError(f"`{who}`: floor={floor!r} is no number of {dtype}; take one within its range.")
 
     def evaluate(self, who: str, w: Tensor, tolerance: float | None) -> Tensor:
         """f of eigenvalues (*B, n). Raises for those outside the domain; where looking is forbidden (no tolerance), counts

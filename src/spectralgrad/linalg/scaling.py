@@ -74,11 +74,6 @@ def scaled_back(x: Tensor, q: Tensor) -> Tensor:
     return shifted(x * rest.reshape(*q.shape, *(1,) * (x.ndim - q.ndim)), whole)
 
 
-def reciprocal_root(x: Tensor) -> Tensor:
-    """x^(-1/2). Autograd of rsqrt would cube it, and that is 0 in float32 for x from 1e31 on."""
-    return x.sqrt().reciprocal()
-
-
 def bounded(x: Tensor, limit: float | None = None) -> Tensor:
     """x cut to a limit, or to the largest number; NaN stays."""
     if x.is_complex():

@@ -17,7 +17,7 @@ from .calculus import AtScale1, Factors
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_function
 from .eigh import eigenpairs
 from .elementwise import Elementwise
-from .functions import Spectral, require_floor
+from .functions import Spectral
 from .mapped import Frame, applied, mapped
 from .precision import in_basis, matmul, sandwich
 from .solvers import Solver, decompose
@@ -60,8 +60,7 @@ def spectral_map(
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
     function = Elementwise(floor, function=f)
     X, tolerance = as_square("spectral_map", M)
-    require_floor("spectral_map", function, X.dtype)
-    choice = for_function("spectral_map", X, gradient, solver, function.root, floor)
+    choice = for_function("spectral_map", X, gradient, solver, function)
     assert choice.way != "products"  # refused: f is no root
     if choice.way == "exact":
         Y, _ = mapped(_Eigenbasis("spectral_map", function, choice.solver), X, tolerance)

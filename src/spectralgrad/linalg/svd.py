@@ -70,8 +70,8 @@ def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO, full_
     """
     X = as_matrix("svd", A, square=False, name="A")
     require_flag("svd", "full_matrices", full_matrices)
-    choice = for_svd("svd", gradient, solver)
-    U, S, Vh = singular_triplets("svd", X, choice, checking(A))
+    check = checking(A)
+    U, S, Vh = singular_triplets("svd", X, for_svd("svd", gradient, solver), check)
     if full_matrices:
         U, Vh = _completed(U, X), _completed(Vh.mH, X).mH
     return SingularTriplets(as_given(U, A), as_given(S, A), as_given(Vh, A))

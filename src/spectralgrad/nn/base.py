@@ -18,7 +18,7 @@ from spectralgrad.validation import is_number, is_transformed, is_whole
 
 from .checkpoint import translated
 from .handle import BatchNormHandle, group_from_sync
-from .normalizer import BatchMap, Normalizer, require_eps, require_features, require_group_size
+from .normalizer import BatchMap, Normalizer, require_features, require_groups
 from .ranks import Share, require_agreement
 from .route import route_of, working_dtype
 
@@ -176,7 +176,7 @@ class BatchStatistics(Normalizer, Module):
     def _update(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
         """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
         # torch.export makes the block a graph of its own, and cannot load one again that changes a buffer.
-        with nullcontext() if is_exporting() else torch.no_grad():
+        with nullcontext() if torch.compiler.is_compiling() and is_exporting() else torch.no_grad():
             self._move(samples, running)
 
     def _move(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
@@ -260,13 +260,12 @@ def _require_options(
     who: str, num_features: int, group_size: int | None, eps: float, momentum: float | None, process_group: Any
 ) -> None:
     """What all layers here ask of their options."""
+    _require_group(who, process_group)
     if not is_whole(num_features):
         raise OptionError(f"`{who}`: num_features must be a whole number >= 1, got {num_features!r}.")
-    require_eps(who, eps)
     if momentum is not None and not (is_number(momentum) and 0 <= momentum <= 1):
         raise OptionError(f"`{who}`: momentum must lie in [0, 1], or be None for a cumulative mean, got {momentum!r}.")
-    _require_group(who, process_group)
-    require_group_size(who, num_features, group_size)
+    require_groups(who, num_features, group_size, eps)
 
 
 def _require_group(who: str, process_group: Any) -> None:

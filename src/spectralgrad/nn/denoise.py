@@ -8,9 +8,9 @@ from torch import Tensor
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoising
 from spectralgrad.linalg.eigh import eigh
+from spectralgrad.linalg.elementary import reciprocal_root
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.projector import projector
-from spectralgrad.linalg.scaling import reciprocal_root
 from spectralgrad.validation import checks, is_number, is_whole, require_one_of
 
 from .base import BatchStatistics
@@ -84,7 +84,8 @@ class _PCADenoise(BatchStatistics):
 
     def projector(self, covariance: Tensor) -> Tensor:
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
-        require_no_onnx(self.who, self.solver)
+        if torch.compiler.is_compiling():
+            require_no_onnx(self.who, self.solver)
         part: dict[str, Any] = {"rank": self.rank, "energy": self.energy, "through": self.through}
         return projector(covariance, **part, gradient=self.gradient, solver=self.solver)
 

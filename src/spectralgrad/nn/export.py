@@ -13,7 +13,10 @@ def _to_onnx() -> bool:
 
 
 def require_no_onnx(who: str, solver: RootSolver) -> None:
-    """Raise while torch.onnx exports, unless ``solver`` is a fixed number of products: ONNX has no eigendecomposition."""
+    """Raise while torch.onnx exports, unless ``solver`` is a fixed number of products: ONNX has no eigendecomposition.
+
+    Asked only while torch compiles, as it does when it exports.
+    """
     if not is_exporting() or not _to_onnx() or is_plain_products(solver):
         return
     raise OptionError(

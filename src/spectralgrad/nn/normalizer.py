@@ -140,12 +140,10 @@ class Normalizer:
         """Keep what a batch left; here, nothing."""
 
 
-def require_eps(who: str, eps: float) -> None:
+def require_groups(who: str, num_features: int, group_size: int | None, eps: float) -> None:
+    """Raise unless channels come in groups of this size, whose covariances can be shifted by ``eps``."""
     if not (is_number(eps) and eps > 0):
         raise OptionError(f"`{who}`: eps must be a finite number > 0, got {eps!r}. For next to none take 1e-12.")
-
-
-def require_group_size(who: str, num_features: int, group_size: int | None) -> None:
     if group_size is not None and (not is_whole(group_size) or num_features % group_size):
         raise OptionError(
             f"`{who}`: group_size must be a whole number that divides num_features={num_features}, got {group_size!r}. "

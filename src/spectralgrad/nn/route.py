@@ -168,10 +168,11 @@ def passes_take(layer: "Normalizer", x: Tensor) -> bool:
     On a GPU where their kernels run; on a CPU for maps that no core's cache holds. A layer on another device than its input
     is torch's to refuse: a kernel would be given addresses that its device has not.
     """
-    own = _own(layer)
-    if working_dtype(layer, x) != tiles.statistics_dtype(x) or (own is not None and own.device != x.device):
+    gains = x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
+    if not gains or working_dtype(layer, x) != tiles.statistics_dtype(x):
         return False
-    return x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
+    own = _own(layer)
+    return own is None or own.device == x.device
 
 
 def kernels_take_step(layer: "Normalizer", x: Tensor) -> bool:

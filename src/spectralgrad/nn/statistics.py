@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.compiling import is_recorded, modes
 from spectralgrad.linalg.covariance import moments_of
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.validation import is_transformed
@@ -74,7 +74,8 @@ def covariance_of(scatter: Tensor, samples: int | Tensor, correction: float = 0.
 def shifted(M: Tensor, eps: float) -> Tensor:
     """M + eps I (*B, d, d). On CUDA, where making I takes three kernels, a kept one serves."""
     d, dtype, device = M.shape[-1], M.dtype, M.device
-    if is_tracing():  # with alpha torch 2.9 to 2.15 crash in `torch.func.linearize`
+    # With alpha `torch.func.linearize` crashes, in torch 2.9 to 2.15.
+    if torch.compiler.is_compiling() or (modes() and is_recorded()):
         return M + eps * torch.eye(d, dtype=dtype, device=device)
     if device.type != "cuda":
         return torch.add(M, torch.eye(d, dtype=dtype, device=device), alpha=eps)

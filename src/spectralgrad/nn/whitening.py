@@ -18,14 +18,13 @@ from spectralgrad.linalg.choices import (
     takes_jacobi_kernel,
 )
 from spectralgrad.linalg.eigh import eigh
-from spectralgrad.linalg.elementary import InverseSqrt
+from spectralgrad.linalg.elementary import InverseSqrt, reciprocal_root
 from spectralgrad.linalg.functions import inv_sqrtm, with_pullback
-from spectralgrad.linalg.scaling import reciprocal_root
 from spectralgrad.validation import asymmetry_tolerance, require_one_of
 
 from .export import require_no_onnx
 from .nodes import WhitenedStep
-from .normalizer import BatchMap, Normalizer, require_eps, require_group_size
+from .normalizer import BatchMap, Normalizer, require_groups
 from .statistics import covariance_of, shifted
 
 Kind = Literal["zca", "pca"]
@@ -50,7 +49,8 @@ class Whitening(Normalizer):
 
     def _whitening(self, C: Tensor) -> Tensor:
         """W for a covariance that was shifted."""
-        require_no_onnx(self.who, self.solver)
+        if torch.compiler.is_compiling():
+            require_no_onnx(self.who, self.solver)
         if self.whitening == "zca":
             floor = None if knows_no_eigenvalues(self.solver) else self.eps
             return inv_sqrtm(C, gradient=self.gradient, solver=self.solver, floor=floor)
@@ -137,8 +137,7 @@ class Stateless(Whitening):
         weight: Tensor | None,
         bias: Tensor | None,
     ) -> None:
-        require_group_size(self.who, num_features, group_size)
-        require_eps(self.who, eps)
+        require_groups(self.who, num_features, group_size, eps)
         require_one_of(self.who, "whitening", whitening, ("zca", "pca"))
         self.num_features = num_features
         self.group_size = num_features if group_size is None else group_size
