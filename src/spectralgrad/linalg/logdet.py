@@ -16,7 +16,7 @@ from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
 from .precision import in_basis, matmul, sandwich
-from .scaling import exponent, shifted
+from .scaling import are_finite, at_hand, exponent, is_ordinary, shifted
 from .solvers import Solver, decompose
 from .trace import Trace, evaluate_trace
 
@@ -75,6 +75,12 @@ class _LogDet(Trace):
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
+        if at_hand(w) and is_ordinary(w, 1):
+            c, clamped = self.log.clamp(w)
+            x = 1 / c if clamped is None else torch.where(clamped, 0, 1 / c)
+            inverse = matmul(V * x.unsqueeze(-2), V.mH)
+            if are_finite(inverse):
+                return inverse
         x, _, scale = self._unit(w)
         return shifted(matmul(V * x.unsqueeze(-2), V.mH), -scale)
 

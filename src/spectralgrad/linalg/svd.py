@@ -127,6 +127,15 @@ def _outside(U: Tensor, X: Tensor) -> Tensor:
     return X - matmul(U, matmul(U.mH, X))
 
 
+def _sum_and_difference(a: Tensor | None, b: Tensor | None) -> tuple[Tensor, Tensor]:
+    """a + b and a - b, where one of them may be None, which is 0."""
+    if a is None or b is None:
+        given = b if a is None else a
+        assert given is not None
+        return given, -given if a is None else given
+    return a + b, a - b
+
+
 @dataclass(frozen=True)
 class _Svd(Decomposition):
     """Factors: U (*B, m, k), S (*B, k), Vh (*B, k, n)."""
@@ -158,22 +167,22 @@ class _Svd(Decomposition):
         if gU is None and gVh is None:
             assert gS is not None
             return (matmul(U * gS.unsqueeze(-2), Vh),)
-        inner = torch.diag_embed(torch.zeros_like(S) if gS is None else gS).to(U.dtype)  # (*B, k, k)
-        together, apart, outer, columns = torch.zeros_like(inner), torch.zeros_like(inner), [], []
+        left, right, outer, columns = None, None, [], []
         if gU is not None:
-            X = matmul(U.mH, gU)
-            together, apart, columns = X, X, [gU]
+            left, columns = matmul(U.mH, gU), [gU]
             if U.shape[-2] > U.shape[-1]:
                 outer.append(matmul(_outside(U, gU) * reciprocal_values(S).unsqueeze(-2), Vh))
         if gVh is not None:
             gV = gVh.mH
-            X = matmul(V.mH, gV)
-            together, apart, columns = together + X, apart - X, [*columns, gV]
+            right, columns = matmul(V.mH, gV), [*columns, gV]
             if V.shape[-2] > V.shape[-1]:
                 outer.append(matmul(U, (_outside(V, gV) * reciprocal_values(S).unsqueeze(-2)).mH))
+        together, apart = _sum_and_difference(left, right)
         # The adjoints of P -> D * H and P -> F * W.
         D, F = self._gaps(S), reciprocal_sums(S)
-        inner = inner + hermitian_part(D * seen(D, together, lambda: rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
+        inner = hermitian_part(D * seen(D, together, lambda: rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
+        if gS is not None:
+            inner = inner + torch.diag_embed(gS)
         return (sum(outer, matmul(matmul(U, inner), Vh)),)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor, Tensor]:
