@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
 import spectralgrad as sg
@@ -316,6 +317,52 @@ def test_activation_checkpointing(f, reentrant):
     X = spd(2).requires_grad_()
     loss_of(lambda M: checkpoint(f, M, use_reentrant=reentrant))(X).backward()
     torch.testing.assert_close(X.grad, gradient(f, X.detach()), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("function", [sg.spectral_map, sg.singular_map])
+def test_activation_checkpointing_of_what_f_closes_over(function):
+    """torch.func, which differentiates f, refuses to work under checkpointing's hooks."""
+    scale, M = torch.tensor(0.5, dtype=torch.float64, requires_grad=True), spd(2)
+
+    def learned(M):
+        return function(M, lambda w: torch.atan(w * scale))
+
+    gradients = [
+        torch.autograd.grad(loss_of(f)(M), scale) for f in (learned, lambda M: checkpoint(learned, M, use_reentrant=False))
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=0)
+
+
+@each_function
+@pytest.mark.filterwarnings(IGNORED)
+def test_hooks_on_saved_tensors(f):
+    """Every derivative where tensors are saved somewhere else."""
+    X, E = spd().requires_grad_(), random(4, 4, seed=3)
+
+    def derivatives():
+        (g,) = torch.autograd.grad(loss_of(f)(X), X, create_graph=True)
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(X.detach().requires_grad_(), E)
+            forward_over_reverse = forward_ad.unpack_dual(torch.autograd.grad(loss_of(f)(dual), dual)[0]).tangent
+        return g.detach(), *torch.autograd.grad((g * E).sum(), X), forward_over_reverse
+
+    with torch.autograd.graph.save_on_cpu():
+        found = derivatives()
+    torch.testing.assert_close(found, derivatives(), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("gradient", [sg.Lorentzian(), sg.PowerIteration(3)])
+def test_reverse_over_forward_under_hooks_on_saved_tensors(gradient):
+    X, E = spd().requires_grad_(), random(4, 4, seed=3)
+
+    def reverse_over_forward():
+        with forward_ad.dual_level():
+            out = compose(*sg.eigh(forward_ad.make_dual(X, E), gradient=gradient))
+            return torch.autograd.grad(forward_ad.unpack_dual(out).tangent.square().sum(), X)
+
+    with torch.autograd.graph.save_on_cpu():
+        found = reverse_over_forward()
+    torch.testing.assert_close(found, reverse_over_forward(), rtol=1e-12, atol=1e-13)
 
 
 @each_function

@@ -5,7 +5,8 @@ torch.compile, and below it `_NameFunc` with jvp and vmap, for everything else; 
 `torch.compiler.is_compiling()`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -41,6 +42,30 @@ def call(function: type[Function], *args: Any) -> Any:
             "function and call backward(), or use the transform without torch.compile."
         )
     return apply(function, *args)
+
+
+def without_hooks() -> AbstractContextManager[None]:
+    """Where no hook on saved tensors reaches, such as those of activation checkpointing and of `save_on_cpu`.
+
+    For a small graph that is differentiated at once. There is nothing to gain by hooks; torch.func refuses to work under
+    them, and checkpointing would drop what is saved and recompute the model a second time for it.
+    """
+    if torch.compiler.is_compiling() or torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        return nullcontext()
+    return _without_hooks()
+
+
+@contextmanager
+def _without_hooks() -> Iterator[None]:
+    hooks = []
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(False)) is not None:
+        hooks.append(pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def in_transform() -> bool:

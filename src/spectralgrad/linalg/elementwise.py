@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .autograd import without_hooks
 from .precision import in_widest
 from .quadrature import gauss, ordered, quotients
 from .scalars import Scalar
@@ -114,7 +115,8 @@ class Elementwise(Scalar):
 
 def _derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """f'(x): in reverse mode, because forward mode cannot be nested and a user may be in it."""
-    return torch.func.grad(lambda t: f(t).sum())(x)  # type: ignore[no-any-return]
+    with without_hooks():
+        return torch.func.grad(lambda t: f(t).sum())(x)  # type: ignore[no-any-return]
 
 
 def _at_each(derivative: Callable[[Tensor], Tensor], points: Iterable[Tensor]) -> Iterable[Tensor]:

@@ -12,7 +12,6 @@ one (is_grads_batched), and the second derivative.
 """
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -50,17 +49,6 @@ def pullback_of(A: Tensor, scatter: Tensor) -> Callable[[Tensor], Tensor]:
         return (dS + dS.mT).contiguous()
 
     return pullback
-
-
-def small_graph() -> AbstractContextManager[Any]:
-    """Where the small graph is built: out of reach of hooks on saved tensors.
-
-    Activation checkpointing would drop what the small graph saves, and recompute the model a second time for the inner
-    backward pass. There is nothing to gain: it is d x d.
-    """
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
-        return nullcontext()
-    return torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x)
 
 
 def normalized(x: Tensor, weight: Tensor | None, bias: Tensor | None, small: ScatterMap, composition: Composition) -> Tensor:

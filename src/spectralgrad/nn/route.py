@@ -20,7 +20,7 @@ from torch.nn import Parameter
 from spectralgrad.compiling import is_exporting
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
-from spectralgrad.linalg.autograd import in_torch_func, in_transform
+from spectralgrad.linalg.autograd import in_torch_func, in_transform, without_hooks
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
 from spectralgrad.validation import checking
@@ -33,7 +33,6 @@ from .nodes import (
     normalized,
     pullback_of,
     scaled,
-    small_graph,
     transformed,
     whitened,
 )
@@ -96,7 +95,7 @@ class OneNode(Route):
         mean, correction, scatter = grouped_moments(x.detach(), layer.groups)
         layer.require_batch(x, samples, scatter)
         scatter.requires_grad_(torch.is_grad_enabled() and x.requires_grad)
-        with small_graph():
+        with without_hooks():
             found = layer.from_batch_in_node(scatter, samples)
             A = _as_matrices(found.A)
         small = ScatterMap(samples, mean, correction, A, found.pullback or pullback_of(A, scatter))

@@ -27,7 +27,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
-from ..autograd import batched, call, is_plain_backward
+from ..autograd import batched, call, is_plain_backward, without_hooks
 from ..decomposition import jvp_by_vjps
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
@@ -205,7 +205,8 @@ class _Pushed(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         w, V, kept, E = ctx.saved_tensors
-        by_w, by_V, by_E = torch.func.vjp(_with_kept(ctx.rule, kept), w, V, E)[1](grads)
+        with without_hooks():
+            by_w, by_V, by_E = torch.func.vjp(_with_kept(ctx.rule, kept), w, V, E)[1](grads)
         return None, by_w, by_V, None, by_E
 
     @staticmethod
