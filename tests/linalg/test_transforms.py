@@ -365,6 +365,22 @@ def test_reverse_over_forward_under_hooks_on_saved_tensors(gradient):
     torch.testing.assert_close(found, reverse_over_forward(), rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("f", EXACT.values(), ids=EXACT)
+@pytest.mark.filterwarnings(IGNORED)
+def test_product_with_a_hessian(f):
+    """`hvp` differentiates a second derivative by its direction, in which it is linear."""
+    M, E, loss = spd(), random(4, 4, seed=3), loss_of(f)
+    expected = torch.autograd.functional.vhp(loss, M, E)[1]
+    torch.testing.assert_close(torch.autograd.functional.hvp(loss, M, E)[1], expected, rtol=1e-9, atol=1e-11)
+
+    X = M.requires_grad_()
+    (g,) = torch.autograd.grad(loss(X), X, create_graph=True)
+    with forward_ad.dual_level():
+        direction = forward_ad.make_dual(torch.zeros_like(E), E)
+        pushed = forward_ad.unpack_dual(torch.autograd.grad(g, X, direction)[0]).tangent
+    torch.testing.assert_close(pushed, expected, rtol=1e-9, atol=1e-11)
+
+
 @each_function
 def test_a_result_may_be_edited_in_place(f):
     X, Y = spd(2).requires_grad_(), spd(2).requires_grad_()

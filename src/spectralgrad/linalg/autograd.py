@@ -163,3 +163,23 @@ class Sum(Function):
     @staticmethod
     def jvp(ctx: Any, ta: Tensor, tb: Tensor) -> Tensor:
         return ta + tb
+
+
+class Last(Copy):
+    """x, which may be differentiated no more: what carries a matrix into its second derivative.
+
+    A node and not an error at once, since autograd asks only those nodes on its way: a derivative by the directions alone,
+    as in `torch.autograd.functional.hvp`, does not come by.
+    """
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return refuse_third_derivative()
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Any:
+        return refuse_third_derivative()
+
+
+def last(x: Tensor) -> Tensor:
+    return apply(Last, x)  # type: ignore[no-any-return]

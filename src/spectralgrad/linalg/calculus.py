@@ -6,7 +6,7 @@ three of E1, E2 and the cotangent. That is all that backward, forward mode and d
 
     f(M)          backward: D1[G]                           jvp: D1[tM]
     D1(M)[E]      backward: D1[G] for E, D2[E, G] for M     jvp: D1[tE] + D2[E, tM]
-    D2(M)[E1, E2] value only; third derivatives are refused.
+    D2(M)[E1, E2] backward: D2[G, E2] and D2[E1, G] for E1 and E2; for M, a third derivative, it is refused.
 
 What is saved is a factorisation of M, never M: `f` returns it beside its value. One factor, the *handle*, has the shape
 of M and carries M's differential: its tangent is M's tangent and its cotangent is added to M's. It is an output of our
@@ -26,7 +26,7 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, differentiated_again, is_constant, refuse_third_derivative
+from .autograd import batched, call, differentiated_again, is_constant, last
 from .precision import widest
 from .scaling import (
     are_finite,
@@ -161,8 +161,13 @@ def _second_derivative(potential: Potential, factors: Factors, E1: Tensor, E2: T
 
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
-    """D2(M)[E1, E2]."""
-    return _Second.apply(potential, E1, E2, *factors)  # type: ignore[no-any-return]
+    """D2(M)[E1, E2], differentiable by the directions, in which it is linear."""
+    return _Second.apply(potential, E1, E2, *without_third(potential, factors))  # type: ignore[no-any-return]
+
+
+def without_third(potential: Potential, factors: Factors) -> Factors:
+    """The factors of a matrix by which no further derivative is to be asked for."""
+    return tuple(last(x) if i == potential.handle else x for i, x in enumerate(factors))
 
 
 class _Value(Function):  # twice, for torch.compile and for the rest: see autograd.py
@@ -268,15 +273,28 @@ class _Second(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+        ctx.potential, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return refuse_third_derivative()
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        E1, E2, *factors = ctx.saved_tensors
+        grads: list[Tensor | None] = [None] * (3 + len(factors))
+        if ctx.needs_input_grad[1]:
+            grads[1] = _Second.apply(ctx.potential, grad, E2, *factors)
+        if ctx.needs_input_grad[2]:
+            grads[2] = _Second.apply(ctx.potential, E1, grad, *factors)
+        grads[3 + ctx.potential.handle] = torch.zeros_like(grad)  # for `last`, which refuses it
+        return tuple(grads)
 
     @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        return refuse_third_derivative()
+    def jvp(ctx: Any, _: None, tangent_1: Tensor | None, tangent_2: Tensor | None, *by_M: None) -> Tensor | None:
+        E1, E2, *factors = ctx.saved_tensors
+        terms = [] if tangent_1 is None else [_Second.apply(ctx.potential, tangent_1, E2, *factors)]
+        if tangent_2 is not None:
+            terms.append(_Second.apply(ctx.potential, E1, tangent_2, *factors))
+        return bounded(sum(terms[1:], terms[0])) if terms else None
 
     @staticmethod
     def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:

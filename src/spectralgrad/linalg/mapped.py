@@ -19,7 +19,7 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .autograd import Copy, Sum, batched, call, refuse_third_derivative
+from .autograd import Copy, Sum, batched, call, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
 from .elementwise import Elementwise
 
@@ -235,9 +235,9 @@ class _Pair(Function):
         G, *factors = ctx.saved_tensors
         grads: list[Tensor | None] = [None] * (3 + len(factors))
         if u is not None:
-            grads[1] = _last(ctx.frame.matrix(tuple(factors), u))
+            grads[1] = last(ctx.frame.matrix(tuple(factors), u))
         if L is not None:
-            grads[3 + ctx.frame.handle] = _last(ctx.frame.weigh(tuple(factors), L, G))
+            grads[3 + ctx.frame.handle] = last(ctx.frame.weigh(tuple(factors), L, G))
         return tuple(grads)
 
     @staticmethod
@@ -247,27 +247,11 @@ class _Pair(Function):
         zero = torch.zeros_like(G)
         t_diagonal = frame.diagonal(tuple(factors), zero if tG is None else tG)
         t_L = frame.products(tuple(factors), G, zero if tM is None else tM)
-        return _last(t_diagonal), _last(t_L)
+        return last(t_diagonal), last(t_L)
 
     @staticmethod
     def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor) -> tuple[Any, Any]:
         return _Pair.apply(frame, *batched(info, dims[1:], tensors)), (0, 0)
-
-
-class _Last(Copy):
-    """For a second derivative, which cannot be differentiated again."""
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return refuse_third_derivative()
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor) -> Any:
-        return refuse_third_derivative()
-
-
-def _last(x: Tensor) -> Tensor:
-    return _Last.apply(x)  # type: ignore[no-any-return]
 
 
 class _MappedFirst(Function):
@@ -290,7 +274,7 @@ class _MappedFirst(Function):
         if ctx.needs_input_grad[1]:
             grads[1] = _first(ctx.frame, grad, L, *factors)
         if ctx.needs_input_grad[2]:
-            grads[2] = _last(ctx.frame.products(tuple(factors), E, grad))
+            grads[2] = last(ctx.frame.products(tuple(factors), E, grad))
         if ctx.needs_input_grad[3 + ctx.frame.handle]:
             grads[3 + ctx.frame.handle] = second_derivative(ctx.frame, E, grad, *factors)
         return tuple(grads)
@@ -305,7 +289,7 @@ class _MappedFirst(Function):
         if tM is not None:
             terms.append(second_derivative(ctx.frame, E, tM, *factors))
         if tL is not None:
-            terms.append(_last(ctx.frame.weigh(tuple(factors), tL, E)))
+            terms.append(last(ctx.frame.weigh(tuple(factors), tL, E)))
         return sum(terms[1:], terms[0]) if terms else None
 
     @staticmethod

@@ -4,11 +4,11 @@ The trace t(M) of a potential has the gradient f(M), and f has the derivative D1
 
     t(M)     backward: g f(M)      jvp: Re <f(M), tM>
     f(M)     backward: D1[G]       jvp: D1[tM]
-    D1(M)[E] value only; third derivatives are refused.
+    D1(M)[E] backward: D1[G] for E; for M, a third derivative, it is refused.
 """
 
 from abc import abstractmethod
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +16,8 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, is_constant, refuse_third_derivative
-from .calculus import AnyScale, Factors, derivative
+from .autograd import batched, call, is_constant
+from .calculus import AnyScale, Factors, derivative, without_third
 from .scaling import bounded, exponent, shifted
 
 
@@ -46,8 +46,9 @@ class Trace(AnyScale):
         factors = self.factor(M, tolerance)
         return self.gradient(factors), *factors
 
-    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> NoReturn:
-        refuse_third_derivative()
+    def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
+        """Nobody gets it: `_derivative` ends in an error on its way to M."""
+        return torch.zeros_like(E1)
 
 
 def evaluate_trace(trace: Trace, M: Tensor, tolerance: float | None) -> Tensor:
@@ -62,6 +63,11 @@ def _gradient(trace: Trace, *factors: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # there is no compiled double backward
         return trace.gradient(factors)
     return call(_Gradient, trace, *factors)  # type: ignore[no-any-return]
+
+
+def _derivative(trace: Trace, E: Tensor, *factors: Tensor) -> Tensor:
+    """D1(M)[E], differentiable by E."""
+    return derivative(trace, E, *without_third(trace, factors))
 
 
 class _Trace(Function):  # twice, for torch.compile and for the rest: see autograd.py
@@ -135,7 +141,7 @@ class _Pushed(Function):
         if grad is not None and ctx.needs_input_grad[1]:
             grads[1] = _times(grad, _gradient(ctx.trace, *factors))
         if grad is not None and ctx.needs_input_grad[2 + ctx.trace.handle]:
-            grads[2 + ctx.trace.handle] = _times(grad, derivative(ctx.trace, E, *factors))
+            grads[2 + ctx.trace.handle] = _times(grad, _derivative(ctx.trace, E, *factors))
         return tuple(grads)
 
     @staticmethod
@@ -144,7 +150,7 @@ class _Pushed(Function):
         tM = tangents[ctx.trace.handle]
         terms = [] if tE is None else [_inner(_gradient(ctx.trace, *factors), tE)]
         if tM is not None:
-            terms.append(_inner(derivative(ctx.trace, E, *factors), tM))
+            terms.append(_inner(_derivative(ctx.trace, E, *factors), tM))
         return sum(terms[1:], terms[0]) if terms else None
 
     @staticmethod
@@ -170,13 +176,13 @@ class _Gradient(Function):
         factors = ctx.saved_tensors
         grads: list[Tensor | None] = [None] * (1 + len(factors))
         if ctx.needs_input_grad[1 + ctx.trace.handle]:
-            grads[1 + ctx.trace.handle] = derivative(ctx.trace, grad, *factors)
+            grads[1 + ctx.trace.handle] = _derivative(ctx.trace, grad, *factors)
         return tuple(grads)
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Tensor | None:
         tangent = tangents[ctx.trace.handle]
-        return None if tangent is None else derivative(ctx.trace, tangent, *ctx.saved_tensors)
+        return None if tangent is None else _derivative(ctx.trace, tangent, *ctx.saved_tensors)
 
     @staticmethod
     def vmap(info: Any, dims: Any, trace: Trace, *factors: Tensor) -> tuple[Any, int]:
