@@ -14,6 +14,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spectralgrad as sg
 from spectralgrad.compiling import is_recorded, is_tracing
+from spectralgrad.orthogonal import OrthogonalConv2d
 from support.cases import random, random_covariance
 from support.host_reads import HostReads
 from support.marks import slow_but
@@ -212,19 +213,49 @@ def test_aot_inductor_runs_the_operators(tmp_path: Path) -> None:
     torch.testing.assert_close(tuple(again(matrices(1)[:2])), Whole()(matrices(1)[:2]), rtol=1e-7, atol=1e-9)
 
 
-class Leaves(torch.fx.Tracer):
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return type(m).__module__.startswith(("torch.nn", "spectralgrad.nn"))
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [*LAYERS.values(), (sg.nn.ReEig, matrices), (sg.nn.LogEig, matrices), (partial(OrthogonalConv2d, 4, 4, 3), maps)],
+)
+def test_symbolic_trace_keeps_a_layer_whole(make: Callable[..., nn.Module], given: Given) -> None:
+    """As those of torch.nn: torchvision's feature extraction and torch's quantisation walk through such graphs."""
+    model = nn.Sequential(nn.Identity(), make()).double()
+    graph = torch.fx.symbolic_trace(model)
+    assert [node.target for node in graph.graph.nodes if node.op == "call_module"] == ["0", "1"]
+    for part in (model, graph):
+        part.train()(given(1))  # they share the layer and its state
+    torch.testing.assert_close(graph.eval()(given(0)), model.eval()(given(0)))
 
 
-def test_symbolic_trace_is_told_to_keep_a_layer_whole() -> None:
-    model = nn.Sequential(nn.Conv2d(4, 4, 1), sg.nn.DecorrelatedBatchNorm2d(4)).double().eval()
-    with pytest.raises(sg.errors.DtypeError, match=r"got Proxy\. .*Tracer\.is_leaf_module"):
+class Recolored(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.color = sg.nn.WhitenColor2d()
+
+    def forward(self, content: Tensor, style: Tensor) -> Tensor:
+        return self.color(content, style=style)  # type: ignore[no-any-return]
+
+
+def test_symbolic_trace_keeps_a_layer_of_two_inputs_whole() -> None:
+    graph, given = torch.fx.symbolic_trace(Recolored()), (maps(0), maps(1))
+    torch.testing.assert_close(graph(*given), Recolored()(*given), rtol=0, atol=0)
+
+
+class Doubled(sg.nn.DecorrelatedBatchNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return 2 * super().forward(input)
+
+
+@pytest.mark.parametrize("model", [sg.nn.DecorrelatedBatchNorm2d(4), nn.Sequential(Doubled(4))])
+def test_symbolic_trace_cannot_look_into_a_layer(model: nn.Module) -> None:
+    """A forward that goes on after ours would be recorded twice."""
+    with pytest.raises(sg.errors.OptionError, match=r"(DecorrelatedBatchNorm2d|Doubled).*Sequential.*is_leaf_module"):
         torch.fx.symbolic_trace(model)
-    with pytest.raises(sg.errors.DtypeError, match=r"got Proxy\. .*Tracer\.is_leaf_module"):
+
+
+def test_symbolic_trace_is_told_to_wrap_a_function() -> None:
+    with pytest.raises(sg.errors.DtypeError, match=r"got Proxy\. .*torch\.fx\.wrap"):
         torch.fx.symbolic_trace(lambda M: sg.sqrtm(M))
-    whole = torch.fx.GraphModule(model, Leaves().trace(model))
-    torch.testing.assert_close(whole(maps()), model(maps()))
 
 
 @pytest.mark.parametrize("function", [is_tracing, is_recorded])

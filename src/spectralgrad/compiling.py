@@ -1,4 +1,5 @@
-"""What torch.compile must know about a function, said without loading the compiler; and whether torch traces at all.
+"""What torch.compile must know about a function, said without loading the compiler; whether torch traces at all; and what
+torch.fx records of a layer.
 
 `torch.compiler.assume_constant_result` imports `torch._dynamo` to set one attribute, and that import takes ten times as
 long as all of this library. So the attribute is set here. It has carried this meaning since torch 2.0; a test compares it
@@ -9,6 +10,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
+from torch.nn import Module
+
+from spectralgrad.errors import OptionError
 
 Marked = TypeVar("Marked", bound=Callable[..., Any])
 
@@ -59,3 +63,20 @@ def is_recorded() -> bool:
 def is_exporting() -> bool:
     """`torch.compiler.is_exporting`, which torch 2.11's compiler takes for true wherever it meets it."""
     return torch.compiler.is_exporting()
+
+
+def kept_whole(layer: Module, *inputs: Any) -> Any:
+    """A call of the layer as `torch.fx.symbolic_trace` records it, where the first input is its Proxy: one node.
+
+    torch.fx goes into every module that is not of torch.nn, unless its Tracer is told otherwise. Ours are to be found whole
+    in a graph, as those are; and what a Proxy stands for has neither shape nor dtype to look at.
+    """
+    tracer: Any = inputs[0].tracer
+    path = tracer.path_of_module(layer)
+    called = next(kind for kind in type(layer).__mro__ if "forward" in vars(kind))
+    if not path or not called.__module__.startswith(f"{__package__}."):  # the model itself; a subclass that adds to forward
+        raise OptionError(
+            f"`{type(layer).__name__}`: torch.fx.symbolic_trace can keep this layer whole, but not look into it. Put it "
+            "into a torch.nn.Sequential, tell the Tracer that it is a leaf (is_leaf_module), or use torch.export."
+        )
+    return tracer.create_proxy("call_module", path, inputs, {})

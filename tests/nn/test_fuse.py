@@ -271,6 +271,15 @@ def test_a_residual_network_keeps_only_convolutions() -> None:
         fused(x, True)
 
 
+def test_a_graph_of_a_model() -> None:
+    """The folders of its modules, as torch.fx makes them, say that they train."""
+    model = nn.Sequential(nn.Sequential(nn.Conv2d(4, 8, 3), DecorrelatedBatchNorm2d(8)), nn.ReLU())
+    model(random(8, 4, 6, 6))
+    fused = fuse(fx.symbolic_trace(model.eval()))
+    assert not any(isinstance(m, DecorrelatedBatchNorm2d) for m in fused.modules())
+    assert distance(fused(random(4, 4, 6, 6)), model(random(4, 4, 6, 6))) < 1e-5
+
+
 class Branches(nn.Module):
     """A convolution whose output goes elsewhere too, one used twice with different norms, and one whose weight is read."""
 

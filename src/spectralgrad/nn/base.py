@@ -9,9 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import Module, Parameter, SyncBatchNorm, init
 
-from spectralgrad.compiling import is_exporting, is_tracing
+from spectralgrad.compiling import is_exporting, is_tracing, kept_whole
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.precision import in_widest
 from spectralgrad.validation import is_number, is_transformed, is_whole
@@ -118,6 +119,8 @@ class BatchStatistics(Normalizer, Module):
         return super().train(mode)
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         require_features(self.who, input, "input", self.ndims, self.num_features)
         if self.process_group is not None and (self.training or self.running_mean is None):
             self._agree(input)

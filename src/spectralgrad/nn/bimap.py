@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import Module, Parameter, init
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.linalg.precision import hermitian_part, sandwich
 from spectralgrad.orthogonal.weight import OrthogonalWeight
@@ -70,6 +72,8 @@ class BiMap(Module):
         return W
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         X = as_matrices("BiMap", input, self.in_features, f"in_features={self.in_features}", self.skew.dtype)
         return as_given(hermitian_part(sandwich(self.weight.to(X.dtype), X)), input)
 

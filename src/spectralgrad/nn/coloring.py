@@ -4,8 +4,10 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import Module
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
@@ -67,6 +69,8 @@ class WhitenColor2d(Module):
         self.solver = solver
 
     def forward(self, content: Tensor, style: Tensor) -> Tensor:
+        if isinstance(content, Proxy):
+            return kept_whole(self, content, style)
         options = Coloring(self.group_size, self.eps, self.alpha, self.per, self.gradient, self.solver)
         return recolored(content, style, options)
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import Module
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Log
@@ -65,6 +67,8 @@ class ReEig(Module):
         self.floor = floor
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         require_symmetric("ReEig", input)
         return apply_scalar("ReEig", input, _Rectified(self.floor), None, AUTO)
 
@@ -93,5 +97,7 @@ class LogEig(Module):
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         require_symmetric("LogEig", input)
         return apply_scalar("LogEig", input, _LogOrAdvice(), None, AUTO)

@@ -5,8 +5,10 @@ from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, require_root_options
 from spectralgrad.linalg.moves import held
@@ -111,6 +113,8 @@ class CovariancePool2d(Module):
         return {"triangle": C * (C + 1) // 2, "matrix": C * C, "features": C}[self.output]
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         self._require_input(input)
         x = tokens_as_maps(input)
         if self.reduce is not None:

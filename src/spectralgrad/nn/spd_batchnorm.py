@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.fx import Proxy
 from torch.nn import Module, Parameter, init
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.functions import expm, inv_sqrtm
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul, sandwich
@@ -90,6 +92,8 @@ class SPDBatchNorm(Module):
         return expm(hermitian_part(self.log_bias))
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         n = self.num_features
         X = as_matrices("SPDBatchNorm", input, n, f"num_features={n}", self.log_bias.dtype)
         if X.is_complex():

@@ -14,8 +14,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn.functional import conv2d, pad
 
+from spectralgrad.compiling import kept_whole
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.precision import matmul
@@ -91,6 +93,8 @@ class OrthogonalConv2d(nn.Module):
         return L / bound.to(L.dtype)
 
     def forward(self, input: Tensor) -> Tensor:
+        if isinstance(input, Proxy):
+            return kept_whole(self, input)
         self._require_image(input)
         L = self.skew_kernel()
         extra = L.shape[0] - self.in_channels
