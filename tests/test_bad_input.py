@@ -103,6 +103,21 @@ def test_not_a_matrix(name: str, function: Call) -> None:
         assert f"must be floating point or complex, got {dtype}" in message
 
 
+def test_advice_that_can_be_followed() -> None:
+    """Neither ndarray.float() nor a vector.reshape(1, 1) exists, and complex.float() drops a half."""
+    assert message_of(DtypeError, sg.nn.functional.whiten, torch.ones(4, 2).numpy()).endswith("with torch.as_tensor.")
+    assert message_of(DtypeError, sg.nn.functional.whiten, torch.ones(4, 2).long()).endswith("with .float().")
+    assert message_of(DtypeError, sg.nn.functional.whiten, torch.ones(4, 2) + 0j).endswith("torch.view_as_real.")
+    assert message_of(ShapeError, sg.covariance, torch.ones(5)).endswith("One row is X.unsqueeze(0).")
+    assert message_of(ShapeError, sg.covariance, torch.tensor(5.0)).endswith("use X.reshape(1, 1).")
+
+
+def message_of(error: type[Exception], function: Call, x: Any) -> str:
+    with pytest.raises(error) as caught:
+        function(x)
+    return str(caught.value)
+
+
 @each(SQUARE)
 def test_not_square(name: str, function: Call) -> None:
     for shape in ((4, 3), (3, 4), (2, 3, 1)):

@@ -131,11 +131,20 @@ def require_dense(who: str, x: Tensor, name: str) -> None:
         raise DtypeError(f"`{who}`: `{name}` must be a dense (strided) tensor, got {layout}. {hint}")
 
 
+def _no_tensor(x: object) -> str:
+    """What to do with what is no tensor."""
+    return _PROXY if isinstance(x, torch.fx.Proxy) else "Convert it with torch.as_tensor."
+
+
 def require_real(who: str, x: Tensor, name: str) -> None:
     """Raise unless ``x`` is a dense tensor of real numbers."""
     if not isinstance(x, Tensor) or x.dtype not in REAL:
         came = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        hint = _PROXY if isinstance(x, torch.fx.Proxy) else "Convert it with .float()."
+        hint = "Convert it with .float()."
+        if not isinstance(x, Tensor):
+            hint = _no_tensor(x)
+        elif x.is_complex():
+            hint = "Take its parts as channels of their own: torch.view_as_real."
         raise DtypeError(f"`{who}`: `{name}` must be a real floating-point tensor, got {came}. {hint}")
     require_dense(who, x, name)
 
@@ -152,13 +161,13 @@ def require_one_device(who: str, tensors: Sequence[Tensor], names: Sequence[str]
 def as_matrix(who: str, x: Tensor, *, square: bool, name: str = "M") -> Tensor:
     """``x`` in a dtype that can be decomposed, or the error that says why not. Half precision becomes float32."""
     if not isinstance(x, Tensor):
-        hint = _PROXY if isinstance(x, torch.fx.Proxy) else "Convert it with torch.as_tensor."
-        raise DtypeError(f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. {hint}")
+        raise DtypeError(f"`{who}`: `{name}` must be a torch.Tensor, got {type(x).__name__}. {_no_tensor(x)}")
     require_dense(who, x, name)
     if x.ndim < 2:
+        number, row = f"For a single number use {name}.reshape(1, 1).", f"One row is {name}.unsqueeze(0)."
         raise ShapeError(
             f"`{who}`: `{name}` must have at least two dimensions, (*batch, {'n, n' if square else 'm, n'}), "
-            f"got shape {tuple(x.shape)}. For a single number use {name}.reshape(1, 1)."
+            f"got shape {tuple(x.shape)}. {number if square or x.ndim == 0 else row}"
         )
     if square and x.shape[-1] != x.shape[-2]:
         raise ShapeError(
@@ -201,9 +210,10 @@ def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: st
         return
     require_finite(who, M, name)
     relative = float((asymmetry / scale).nan_to_num(posinf=float("inf")).max())
+    triangle = ' For one triangle, which torch.linalg reads, pass UPLO="L".' if who in ("eigh", "eigvalsh") else ""
     raise SymmetryError(
         f"`{who}`: `{name}` must be symmetric (Hermitian) to {tolerance:.1e} of its largest entry, but differs from its "
-        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass ({name} + {name}.mH) / 2."
+        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass ({name} + {name}.mH) / 2.{triangle}"
     )
 
 

@@ -165,6 +165,28 @@ def test_uplo_is_validated() -> None:
             sg.eigvalsh(torch.eye(2), UPLO=bad)
 
 
+def test_torch_s_arguments_by_position() -> None:
+    """What torch.linalg takes without a name."""
+    M, A = hermitian(), cases.random(4, 3)
+    X = half_filled(M, "U")
+    torch.testing.assert_close(sg.eigh(X, "U").eigenvalues, torch.linalg.eigh(X, "U").eigenvalues)
+    torch.testing.assert_close(sg.eigvalsh(X, "U"), torch.linalg.eigvalsh(X, "U"))
+    for full in (False, True):
+        for ours, torch_s in zip(sg.svd(A, full), torch.linalg.svd(A, full), strict=True):
+            assert ours.shape == torch_s.shape
+    with pytest.raises(OptionError, match="full_matrices must be True or False"):
+        sg.svd(A, sg.Exact())  # type: ignore[arg-type]
+
+
+def test_a_triangle_is_told_of_where_the_matrix_is_not_hermitian() -> None:
+    """(M + M^H) / 2 of one triangle alone would halve what is beside the diagonal."""
+    for function in (sg.eigh, sg.eigvalsh):
+        with pytest.raises(sg.errors.SymmetryError, match=r'pass UPLO="L"\.'):
+            function(torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
+    with pytest.raises(sg.errors.SymmetryError, match=r"\.mH\) / 2\.$"):  # the control: others take no triangle
+        sg.expm(torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
+
+
 # Fields
 
 

@@ -46,10 +46,10 @@ class Eigenpairs(NamedTuple):
 
 def eigh(
     M: Tensor,
+    UPLO: Triangle | None = None,
     *,
     gradient: Gradient | None = None,
     solver: EigenSolver = AUTO,
-    UPLO: Triangle | None = None,
     start: Tensor | None = None,
 ) -> Eigenpairs:
     """Eigenvalues, ascending, and eigenvectors of Hermitian matrices: `torch.linalg.eigh` with a gradient that is bounded.
@@ -60,10 +60,10 @@ def eigh(
 
     Args:
         M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts.
-        gradient: a rule; None means `Lorentzian()`.
-        solver: how to decompose. `PowerDeflation` brings its own gradient.
         UPLO: "L" or "U": only this triangle is read, whatever the other holds. The gradient is the full Hermitian one, as
             in torch. None: all of M is read.
+        gradient: a rule; None means `Lorentzian()`.
+        solver: how to decompose. `PowerDeflation` brings its own gradient.
         start: (*B, n, n), a guess of the eigenvectors in ascending order, such as those of a matrix nearby. `Jacobi` needs
             fewer sweeps with a good one; a bad one costs time, never accuracy. Other solvers, and `Auto` where it takes
             another, do not use it, nor is one used that vmap maps. It gets no gradient.
@@ -88,7 +88,7 @@ def eigh(
     return Eigenpairs(as_given(w, M), as_given(V, M))
 
 
-def eigvalsh(M: Tensor, *, solver: EigenSolver = AUTO, UPLO: Triangle | None = None) -> Tensor:
+def eigvalsh(M: Tensor, UPLO: Triangle | None = None, *, solver: EigenSolver = AUTO) -> Tensor:
     """Eigenvalues, ascending, of Hermitian matrices, as `torch.linalg.eigvalsh`; dM = V diag(gw) V^H.
 
     No gap appears in this gradient, so no rule is needed. Inside a tie only symmetric functions of the eigenvalues have a

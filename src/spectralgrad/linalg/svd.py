@@ -43,17 +43,17 @@ class SingularTriplets(NamedTuple):
     Vh: Tensor
 
 
-def svd(A: Tensor, *, gradient: Rule | None = None, solver: Solver = AUTO, full_matrices: bool = False) -> SingularTriplets:
+def svd(A: Tensor, full_matrices: bool = False, *, gradient: Rule | None = None, solver: Solver = AUTO) -> SingularTriplets:
     """U, S, Vh of A = U diag(S) Vh, as `torch.linalg.svd(A, full_matrices=False)`, with a gradient that is bounded.
 
     Args:
         A: (*B, m, n), real or complex, any shape.
+        full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
+            the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
         gradient: a rule for the gaps of the singular values; None means `Lorentzian()`. Sums of singular values and 1/S
             take no rule: they are exact, and 0 where they would divide by rounding.
         solver: `Lapack()` and `SVD()` are LAPACK's divide and conquer (on CUDA: torch's choice). `Auto()` is that on the CPU
             and one-sided Jacobi in our kernels on CUDA, for real matrices: see `Auto`.
-        full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
-            the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
 
     Returns:
         (U, S, Vh): (*B, m, k), (*B, k) descending, (*B, k, n), k = min(m, n); also as .U, .S and .Vh. With torch.func.vmap
@@ -232,7 +232,8 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see a
             if bool(grad.any()):
                 raise OptionError(
                     "`svd`: with full_matrices=True the added columns of U and rows of Vh are constants, but a gradient "
-                    "reached them. Leave them out of the loss, or use full_matrices=False."
+                    "reached them. Leave them out of the loss, or use full_matrices=False. The space that they span, as a "
+                    "null space, has a gradient: of its projector, I - U @ U.mH or I - Vh.mH @ Vh with the reduced ones."
                 )
             return None, grad.new_zeros(ctx.shape)
         reached = (grad != 0).any(-1, keepdim=True).any(-2, keepdim=True)
