@@ -381,6 +381,18 @@ def test_product_with_a_hessian(f):
     torch.testing.assert_close(pushed, expected, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("f", EXACT.values(), ids=EXACT)
+def test_transforms_of_what_vjp_returned(f):
+    """It holds tensors of the transform that made it, which has ended."""
+    M, E, loss = spd(), random(4, 4, seed=3), loss_of(f)
+    along = torch.func.vjp(torch.func.grad(loss), M)[1]
+    expected = along(E)[0]
+    pushed = torch.func.jvp(lambda E: along(E)[0], (E,), (E,))[1]
+    pulled = torch.func.grad(lambda E: (along(E)[0] * E).sum())(E) / 2
+    for found in (pushed, pulled):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-11)
+
+
 @each_function
 def test_a_result_may_be_edited_in_place(f):
     X, Y = spd(2).requires_grad_(), spd(2).requires_grad_()

@@ -5,7 +5,7 @@ torch.compile, and below it `_NameFunc` with jvp and vmap, for everything else; 
 `torch.compiler.is_compiling()`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NoReturn
 
@@ -66,6 +66,29 @@ def _without_hooks() -> Iterator[None]:
     finally:
         for pair in reversed(hooks):
             torch._C._autograd._push_saved_tensors_default_hooks(*pair)
+
+
+def vjp(f: Callable[..., Any], at: Iterable[Tensor | None], cotangents: Any) -> tuple[Tensor, ...]:
+    """`torch.func.vjp` of f at these, called at once, for tensors that a node has saved."""
+    with without_hooks():
+        return torch.func.vjp(f, *_alive(at))[1](cotangents)  # type: ignore[no-any-return]
+
+
+def jvp_by_vjps(
+    f: Callable[..., tuple[Tensor, ...]], at: Sequence[Tensor | None], along: Sequence[Tensor | None]
+) -> tuple[Tensor, ...]:
+    """The derivative of f by all its arguments, without forward mode: that of the linear map u -> vjp(u) by u."""
+    given = _alive(at)
+    directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(given, along, strict=True))
+    with without_hooks():
+        out, pull = torch.func.vjp(f, *given)  # type: ignore[misc]
+        return vjp(lambda *u: pull(u), (torch.zeros_like(o) for o in out), directions)
+
+
+def _alive(saved: Iterable[Tensor | None]) -> list[Tensor]:
+    """Tensors of which some may be wrapped for a transform that has ended, as where another one goes over what
+    `torch.func.vjp` returned. torch's operations unwrap them by themselves; its transforms end in an internal error."""
+    return [torch._C._functorch.unwrap_if_dead(x) for x in saved]  # type: ignore[arg-type]
 
 
 def in_transform() -> bool:

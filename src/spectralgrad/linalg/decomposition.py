@@ -19,7 +19,7 @@ often as asked.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +28,7 @@ from torch.autograd import Function
 
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, differentiated_again, is_constant, without_hooks
+from .autograd import batched, call, differentiated_again, is_constant, jvp_by_vjps, vjp
 from .scaling import at_hand, exponent, in_batched_backward, is_ordinary, shifted
 
 Some = Sequence[Tensor | None]
@@ -230,15 +230,6 @@ def _along(decomposition: Decomposition, tensors: Some, tangents: Some, count: i
     return jvp_by_vjps(pulled, [tensors[i] for i in given], [tangents[i] for i in given])
 
 
-def jvp_by_vjps(f: Callable[..., tuple[Tensor, ...]], at: Some, along: Some) -> tuple[Tensor, ...]:
-    """The derivative of f by all its arguments, without forward mode."""
-    directions = tuple(torch.zeros_like(x) if t is None else t for x, t in zip(at, along, strict=True))  # type: ignore[arg-type]
-    with without_hooks():
-        out, pull = torch.func.vjp(f, *at)  # type: ignore[misc]
-        pushed: tuple[Tensor, ...] = torch.func.vjp(lambda *u: pull(u), *(torch.zeros_like(o) for o in out))[1](directions)
-    return pushed
-
-
 def _differentiate(
     decomposition: Decomposition, factors: list[Tensor], cotangents: list[Tensor | None], directions: Some
 ) -> tuple[list[Tensor], list[Tensor | None]]:
@@ -251,9 +242,8 @@ def _differentiate(
         out = decomposition.pullback(tensors[: len(factors)], g)
         return tuple(out[j] for j in wanted)
 
-    with without_hooks():
-        pull: Callable[..., tuple[Tensor, ...]] = torch.func.vjp(pulled, *factors, *(cotangents[i] for i in given))[1]
-        by_all = pull(tuple(directions[j] for j in wanted))
+    at = (*factors, *(cotangents[i] for i in given))
+    by_all = vjp(pulled, at, tuple(directions[j] for j in wanted))
     return list(by_all[: len(factors)]), _at_places(given, by_all[len(factors) :], len(cotangents))
 
 
@@ -283,8 +273,7 @@ class _Push(Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        with without_hooks():
-            by_given = torch.func.vjp(ctx.pushed, *ctx.saved_tensors)[1](grads)
+        by_given = vjp(ctx.pushed, ctx.saved_tensors, grads)
         return (None, None, *_at_places(ctx.given, by_given, ctx.count))
 
     @staticmethod

@@ -27,8 +27,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
-from ..autograd import batched, call, is_plain_backward, without_hooks
-from ..decomposition import jvp_by_vjps
+from ..autograd import batched, call, is_plain_backward, jvp_by_vjps, vjp
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
 from ..solvers import Solver, decompose
@@ -205,8 +204,7 @@ class _Pushed(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         w, V, kept, E = ctx.saved_tensors
-        with without_hooks():
-            by_w, by_V, by_E = torch.func.vjp(_with_kept(ctx.rule, kept), w, V, E)[1](grads)
+        by_w, by_V, by_E = vjp(_with_kept(ctx.rule, kept), (w, V, E), grads)
         return None, by_w, by_V, None, by_E
 
     @staticmethod
