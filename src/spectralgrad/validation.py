@@ -16,6 +16,12 @@ __all__ = ["checks"]
 _forced: ContextVar[bool | None] = ContextVar("spectralgrad_checks", default=None)
 # What torch.fx hands over has neither shape nor dtype.
 _PROXY = "torch.fx.symbolic_trace must keep it whole (Tracer.is_leaf_module, torch.fx.wrap). Or use torch.export."
+# What else may have been meant by a matrix that is not Hermitian.
+_ASYMMETRIC = {
+    "eigh": ' For one triangle, which torch.linalg reads, pass UPLO="L".',
+    "eigvalsh": ' For one triangle, which torch.linalg reads, pass UPLO="L".',
+    "sqrtm": " The root of a product of two covariances, in FID, is in `frechet_distance`.",
+}
 _HALF = (torch.bfloat16, torch.float16)
 REAL = (*_HALF, torch.float32, torch.float64)  # and not torch's floating point in 8 bits, which knows few operations
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -210,10 +216,10 @@ def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: st
         return
     require_finite(who, M, name)
     relative = float((asymmetry / scale).nan_to_num(posinf=float("inf")).max())
-    triangle = ' For one triangle, which torch.linalg reads, pass UPLO="L".' if who in ("eigh", "eigvalsh") else ""
     raise SymmetryError(
         f"`{who}`: `{name}` must be symmetric (Hermitian) to {tolerance:.1e} of its largest entry, but differs from its "
-        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass ({name} + {name}.mH) / 2.{triangle}"
+        f"symmetric part by {relative:.1e}. If only the symmetric part is meant, pass ({name} + {name}.mH) / 2."
+        f"{_ASYMMETRIC.get(who, '')}"
     )
 
 

@@ -178,11 +178,13 @@ def test_torch_s_arguments_by_position() -> None:
         sg.svd(A, sg.Exact())  # type: ignore[arg-type]
 
 
-def test_a_triangle_is_told_of_where_the_matrix_is_not_hermitian() -> None:
+def test_what_may_be_meant_where_the_matrix_is_not_hermitian() -> None:
     """(M + M^H) / 2 of one triangle alone would halve what is beside the diagonal."""
     for function in (sg.eigh, sg.eigvalsh):
         with pytest.raises(sg.errors.SymmetryError, match=r'pass UPLO="L"\.'):
             function(torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
+    with pytest.raises(sg.errors.SymmetryError, match="`frechet_distance`"):  # what FID takes the root of
+        sg.sqrtm(torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
     with pytest.raises(sg.errors.SymmetryError, match=r"\.mH\) / 2\.$"):  # the control: others take no triangle
         sg.expm(torch.tensor([[1.0, 0.0], [5.0, 1.0]]))
 
