@@ -1,18 +1,21 @@
 """`run` and `train` for people: progress in lines, what is recorded already, time that runs out, and what goes wrong."""
 
 import errno
+import io
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.console import Console
 
 from spectralgrad_lab.artifacts.registry import find
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.cli.app import app
-from spectralgrad_lab.cli.bars import Lines, label, places
+from spectralgrad_lab.cli.bars import Bars, Lines, label, places
 from spectralgrad_lab.cli.train import sentences
 from spectralgrad_lab.deadline import OutOfTime
 from spectralgrad_lab.records.outcome import Outcome
@@ -64,6 +67,43 @@ def test_lines_tell_of_each_end_and_of_what_runs() -> None:
         f"pami-table4 [2/3] {label(second)}: finished, converged, test error 4.44 % (best epoch 4.20 %), 12 s",
         f"pami-table4 [3/3] {label(third)}: failed: the gradient is not finite, 1 s",
     ]
+
+
+def test_lines_tell_how_long_the_rest_will_take() -> None:
+    told: list[str] = []
+    before, second, third = (Trial(seed=seed, epochs=4) for seed in range(3))
+    with Lines(3, "pami-table4", {before}, told.append, every=0.05) as lines:
+        lines(Event(before, 4, OUTCOME))
+        lines(Event(second, 2))  # where it goes on: nothing is known of the pace yet
+        time.sleep(0.2)
+        assert "left" not in "".join(told)
+        lines(Event(second, 3))
+        time.sleep(0.2)
+        lines(Event(second, 4, OUTCOME))
+        lines(Event(third, 4, OUTCOME))
+    assert re.search(r"epoch 3 of 4 \(\d+ s, about \d+ s left\)", "".join(told))
+    assert lines.pace.left() == ""
+
+
+def test_bars_keep_every_word_in_a_narrow_terminal() -> None:
+    trial, name = Trial(epochs=350), "ResNet18 SVD-PI, two-sided, d = 64, seed 12"
+    bars = Bars(180, "pami-table4", names={trial: name})
+    bars(Event(trial, 0))
+    bars(Event(trial, 100))
+    for width in (80, 200):
+        console = Console(width=width, file=io.StringIO())
+        console.print(bars.progress.get_renderable())
+        first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+        assert re.match(r"pami-table4, about \d+ s left +━* +0/180 +0:00:0\d", first)
+        assert re.match(rf"{name} +━+╸? +100/350 +0:00:0\d", second)
+
+
+def test_a_bar_of_what_has_no_trainings_counts_none() -> None:
+    console = Console(width=80, file=io.StringIO())
+    console.print(Bars(0, "pami-fig1a").progress.get_renderable())
+    line = console.file.getvalue()  # type: ignore[attr-defined]
+    assert line.startswith("pami-fig1a ")
+    assert "/" not in line
 
 
 def test_lines_name_a_training_by_its_place_and_say_converged_only_where_that_is_judged() -> None:

@@ -3,19 +3,22 @@
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType, TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 from spectralgrad_lab.artifacts.spec import Entry
 from spectralgrad_lab.records.outcome import Outcome, number
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import Event
 
+from .pace import Pace
+
 SPEAKS = os.environ.get("RANK", "0") == "0"  # of several processes that torchrun starts one tells
+BAR = 20  # columns
 EVERY = 30.0  # seconds between two lines about what runs
 NAMELESS: Mapping[Trial, str] = MappingProxyType({})
 
@@ -67,13 +70,28 @@ def ending(outcome: Outcome, *, judged: bool = True) -> str:
 
 
 class Bars:
-    """Listens to `sweep.run_trials`, on a terminal; a context manager. ``names`` are those of trials."""
+    """Listens to `sweep.run_trials`, on a terminal; a context manager.
 
-    def __init__(self, trials: int, names: Mapping[Trial, str] = NAMELESS) -> None:
-        self.names = names
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    Args:
+        trials: how many there are; none where an artifact is computed.
+        name: of what is run.
+        told: trials that are known to have ended.
+        names: of trials; the others are told by `label`.
+    """
+
+    def __init__(
+        self, trials: int, name: str = "", told: Collection[Trial] = (), names: Mapping[Trial, str] = NAMELESS
+    ) -> None:
+        self.names, self.pace = names, Pace(trials, told)
+        columns = (  # where the terminal is narrow the name takes two lines, and the rest stays as it is
+            TextColumn("{task.description}", markup=False, table_column=Column()),
+            BarColumn(BAR, table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[count]}"),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+        )
         self.progress = Progress(*columns, console=Console(stderr=True, quiet=not SPEAKS), transient=True)
-        self.all = self.progress.add_task("trials", total=trials)
+        self.name, count = name, f"0/{trials}" if trials else ""
+        self.all = self.progress.add_task(name, total=trials or None, count=count)
         self.running: dict[Trial, TaskID] = {}
 
     def __enter__(self) -> "Bars":
@@ -88,15 +106,19 @@ class Bars:
         self.progress.console.print(text, markup=False, highlight=False)
 
     def __call__(self, event: Event) -> None:
+        self.pace(event)
         trial = event.trial
         if event.outcome is not None:
-            self.progress.advance(self.all)
             if trial in self.running:
                 self.progress.remove_task(self.running.pop(trial))
-            return
-        if trial not in self.running:
-            self.running[trial] = self.progress.add_task(self.names.get(trial) or label(trial), total=trial.epochs)
-        self.progress.update(self.running[trial], completed=event.epochs)
+        else:
+            if trial not in self.running:
+                words = self.names.get(trial) or label(trial)
+                self.running[trial] = self.progress.add_task(words, total=trial.epochs, count="")
+            count = f"{event.epochs}/{trial.epochs}"
+            self.progress.update(self.running[trial], completed=event.epochs, count=count)
+        done, words = self.pace.done, ", ".join(filter(None, (self.name, self.pace.left())))
+        self.progress.update(self.all, description=words, completed=done, count=f"{done}/{self.pace.trials}")
 
 
 def _to_stderr(text: str) -> None:
@@ -130,11 +152,10 @@ class Lines:
         names: Mapping[Trial, str] = NAMELESS,
         judged: bool = True,
     ) -> None:
-        self.trials, self.name, self.told, self.every = trials, name, told, every
+        self.name, self.told, self.every = name, told, every
         self.names, self.judged = names, judged
         self.write = write if SPEAKS else _silence
-        self.done, self.start = 0, time.monotonic()
-        self.running: dict[Trial, int] = {}
+        self.pace = Pace(trials, told)
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._now_and_then, daemon=True)
 
@@ -150,26 +171,23 @@ class Lines:
         self.write(text)
 
     def __call__(self, event: Event) -> None:
-        if event.outcome is None:
-            self.running[event.trial] = event.epochs
-            return
-        self.done += 1
-        self.running.pop(event.trial, None)
-        if event.trial not in self.told:
+        self.pace(event)
+        if event.outcome is not None and event.trial not in self.told:
             self.write(f"{self._head()} {self._called(event.trial)}: {ending(event.outcome, judged=self.judged)}")
 
     def _called(self, trial: Trial) -> str:
         return self.names.get(trial) or label(trial)
 
     def _head(self) -> str:
-        return f"{self.name} [{self.done}/{self.trials}]".strip()
+        count = f"[{self.pace.done}/{self.pace.trials}]" if self.pace.trials else ""
+        return f"{self.name} {count}".strip()
 
     def _now_and_then(self) -> None:
         while not self.over.wait(self.every):
-            running = list(self.running.items())
+            running = list(self.pace.running.items())
             some = [f"{self._called(trial)}: epoch {epochs} of {trial.epochs}" for trial, epochs in running]
-            passed = f"{time.monotonic() - self.start:.0f} s"
-            self.write(f"{self._head()} {'; '.join(some) or 'at work'} ({passed})")
+            times = ", ".join(filter(None, (f"{self.pace.passed:.0f} s", self.pace.left())))
+            self.write(f"{self._head()} {'; '.join(some) or 'at work'} ({times})")
 
 
 def progress_of(
@@ -182,5 +200,5 @@ def progress_of(
 ) -> Bars | Lines:
     """Bars on a terminal, lines elsewhere."""
     if Console(stderr=True).is_terminal:
-        return Bars(trials, names)
+        return Bars(trials, name, told, names)
     return Lines(trials, name, told, names=names, judged=judged)

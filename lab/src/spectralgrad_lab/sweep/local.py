@@ -15,7 +15,7 @@ from spectralgrad_lab.records.trial import Trial
 
 
 class Event(NamedTuple):
-    """News of a trial: how many epochs are done, and its outcome once it has ended."""
+    """News of a trial: how many epochs are done, of which the first event tells at its beginning; its outcome at its end."""
 
     trial: Trial
     epochs: int
@@ -75,6 +75,7 @@ def run_trials(
         for trial in waiting:
             deadline.require_time(to_begin)
             first = FirstEpoch(hear)
+            begin(trial, store, hear)
             outcome = train(trial, store, data=folder, device=device, progress=forward(trial, first), deadline=deadline)
             to_begin = first.seconds or to_begin
             hear(Event(trial, len(outcome.epochs), outcome))
@@ -118,13 +119,22 @@ def record_crash(trial: Trial, store: Store, reason: str) -> Outcome:
     return outcome
 
 
+def begin(trial: Trial, store: Store, hear: Listener) -> None:
+    """Tell that a trial begins, or where it goes on."""
+    hear(Event(trial, _epochs(store.lines(trial))))
+
+
 def news(running: Sequence[Trial], store: Store, heard: dict[Trial, int], hear: Listener) -> None:
-    """Tell of the epochs that other processes have recorded since the last time."""
+    """Tell of the epochs that other processes have recorded since the last time, and of the trials that they have begun."""
     for trial in running:
-        epochs = sum(line["kind"] == "epoch" for line in store.lines(trial))
-        if epochs != heard.get(trial):
-            heard[trial] = epochs
-            hear(Event(trial, epochs))
+        lines = store.lines(trial)
+        if lines and _epochs(lines) != heard.get(trial):
+            heard[trial] = _epochs(lines)
+            hear(Event(trial, heard[trial]))
+
+
+def _epochs(lines: Iterable[Line]) -> int:
+    return sum(line["kind"] == "epoch" for line in lines)
 
 
 def uses_gpu(device: str) -> bool:

@@ -18,7 +18,7 @@ from spectralgrad_lab.records.machine import cores
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
 
-from .local import Event, FirstEpoch, Listener, Train, forward, news, record_crash, silence, uses_gpu
+from .local import Event, FirstEpoch, Listener, Train, begin, forward, news, record_crash, silence, uses_gpu
 
 POLL = 0.5  # seconds between two looks at the records of running trials
 ATTEMPTS = 2  # at a trial whose worker dies
@@ -90,6 +90,7 @@ def run_in_workers(
             for worker in workers:
                 if worker.trial is None and waiting:
                     attempts[waiting[-1]] += 1
+                    begin(waiting[-1], store, hear)
                     worker.give(waiting.pop())
             busy = [worker for worker in workers if worker.trial]
             ready = wait([worker.pipe for worker in busy], POLL)
