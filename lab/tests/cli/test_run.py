@@ -147,6 +147,14 @@ def test_without_a_terminal_a_run_tells_of_its_trainings(tmp_path: Path, capsys:
     assert "seed" not in again.err
 
 
+def test_more_seeds_than_there_are_is_told(tmp_path: Path, capsys: Captured) -> None:
+    command = ["run", "nips19-table4c", "pami-fig1b", "--records", str(tmp_path / "r"), "--device", "cpu"]
+    assert main([*command, "--seeds", "3"]) == 2  # pami-fig1b has two at smoke, the other one
+    told = capsys.readouterr().err.replace("\n", " ")
+    assert "--seeds must be at most 2, which a cell has at scale smoke, got 3." in told
+    assert not (tmp_path / "r").exists()
+
+
 def test_a_computed_result_that_is_there_says_so(tmp_path: Path, capsys: Captured) -> None:
     command = ["run", "pami-eq60", "--records", str(tmp_path / "r")]
     assert main(command) == 0

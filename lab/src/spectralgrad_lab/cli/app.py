@@ -106,7 +106,7 @@ def run(
         require_options("run", device, seconds, data, jobs=jobs, ray=ray)
         deadline = Deadline.after(seconds)
         chosen = [find(id) for id in dict.fromkeys(ids)]  # a wrong one is told before the first is run
-        _require_known(chosen, scale, row or (), column or ())
+        _require_known(chosen, scale, row or (), column or (), seeds)
         chosen = [narrowed(spec, row or (), column or (), seeds) for spec in chosen]
         store = Store(records)
         how: dict[str, Any] = {"data": data, "jobs": jobs, "ray": ray, "device": device, "deadline": deadline}
@@ -129,8 +129,8 @@ def _ended(trials: Iterable[Trial], store: Store) -> set[Trial]:
     return {trial for trial in trials if store.outcome(trial) is not None}
 
 
-def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], columns: Sequence[str]) -> None:
-    """Raise for a row or column that none of the artifacts has."""
+def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], columns: Sequence[str], seeds: int | None) -> None:
+    """Raise for a row or column that none of the artifacts has, and for more seeds than any of their cells."""
     entries = _entries(chosen, scale)
     for flag, wanted, known in (
         ("--row", rows, [entry.row for entry in entries]),
@@ -142,6 +142,9 @@ def _require_known(chosen: list[Spec], scale: Scale, rows: Sequence[str], column
                 raise OptionError(
                     f"`run`: {flag} must be one of the artifacts' own at scale {scale}, got {name!r}. There are: {found}."
                 )
+    most = max((len(entry.trials) for entry in entries), default=0)
+    if seeds is not None and seeds > most:
+        raise OptionError(f"`run`: --seeds must be at most {most}, which a cell has at scale {scale}, got {seeds}.")
 
 
 def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) -> None:
