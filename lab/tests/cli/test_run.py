@@ -127,7 +127,10 @@ def test_what_the_same_command_has_just_trained_is_not_told_as_recorded_before(t
     assert "not run again" not in told.out
     assert "2 artifacts [2/2] nips19-table4b 2, seed 0: finished, test error" in told.err
     assert main([*command, "--row", "2"]) == 0
-    assert capsys.readouterr().out.count("1 of 1 trainings recorded on 20") == 2
+    again = capsys.readouterr().out
+    assert again.count("1 of 1 trainings recorded on 20") == 2
+    for name in ("nips19-table4b", "nips19-table4c"):  # or nobody would know which table is whose
+        assert f"{name}: SMOKE TEST on digits" in again
 
 
 def test_without_a_terminal_a_run_tells_of_its_trainings(tmp_path: Path, capsys: Captured) -> None:

@@ -193,7 +193,7 @@ def _sweep(spec: Spec, scale: Scale, store: Store, before: Collection[Trial], **
         raise StoreError(found.problem)
     tables = [*(arrange(found.cells) if found.cells else ()), *(found.result.tables if found.result else ())]
     for printed in tables:
-        _print(printed, ": ".join(filter(None, (found.banner, printed.caption))))
+        _print(printed, ": ".join(filter(None, (spec.id, found.banner, printed.caption))))
     remarks = found.result.remarks if found.result else ()
     for text in dict.fromkeys((trained(found) if trials else "", answer(found), *remarks)):
         if text:
