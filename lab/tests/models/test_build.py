@@ -9,6 +9,7 @@ from torch import nn
 
 import spectralgrad as sg
 from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenoise2d
+from spectralgrad_lab.artifacts.protocols.denoising import by_rank
 from spectralgrad_lab.models.alexnet import AlexNet
 from spectralgrad_lab.models.build import MODELS, build, inputs_of, pre_svd, replace_pre_svd, watched_layers
 from spectralgrad_lab.models.gcp import PooledResNet
@@ -280,3 +281,25 @@ def test_pooling_sees_the_last_map() -> None:
     assert torch.equal(net(x), net.head(net.trunk.features(x)))
     assert isinstance(net.head[0], CovariancePool2d)
     assert not any(name.startswith("trunk.classifier") for name, _ in net.named_parameters())
+
+
+def test_32_eigenvectors_of_27_inputs_are_batch_norm_but_for_the_break_at_the_energy() -> None:
+    """What nips19-table4b says of its row 32: the covariance has rank 27, and without the break nothing would be dropped."""
+    (trial,) = (entry.trials[0] for entry in by_rank("short") if entry.row == "32")
+    layer = norm_of(trial)(64)
+    assert isinstance(layer, PCADenoise2d)
+    assert isinstance(layer.gradient, sg.PowerIteration)
+    smooth = nn.functional.avg_pool2d(images(3, 40, 8), 9, stride=1)  # as pictures are: its eigenvalues fall quickly
+    x = nn.functional.conv2d(smooth, random(64, 3, 3, 3, dtype=torch.float32))
+    with torch.no_grad():
+        plain, cut = nn.BatchNorm2d(64, eps=trial.eps)(x), layer(x)
+        layer.gradient = replace(layer.gradient, max_energy=None)
+        whole = layer(x)
+    assert 16 < rank_of(cut) < rank_of(whole) == 27
+    assert (cut - plain).norm() > 1e-3 * plain.norm()
+    assert (whole - plain).norm() < 1e-4 * plain.norm()
+
+
+def rank_of(y: torch.Tensor) -> int:
+    """Of the channels of (N, C, H, W)."""
+    return int(torch.linalg.matrix_rank(y.double().transpose(0, 1).flatten(1), rtol=1e-4))
