@@ -158,7 +158,17 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch: pytest.Mon
     assert main(["list"]) == 2
     text = capsys.readouterr().err
     assert "pip install spectralgrad-lab" in text
+    assert f"--target carry --python-version {sys.version_info[0]}.{sys.version_info[1]} " in text  # to be taken along
     assert text.count("\n") == 1
+
+
+def test_a_checkout_runs_without_being_installed(tmp_path: Path) -> None:
+    """`python -m spectralgrad_lab`, with workers, which import its module again."""
+    command = [sys.executable, "-m", "spectralgrad_lab", "run", "nips19-table4c", "--jobs", "2", "--device", "cpu"]
+    done = subprocess.run([*command, "--records", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "It runs: 2 of 2 trainings stayed finite." in done.stdout
+    assert subprocess.run([*command[:3], "no-command"], capture_output=True, check=False).returncode == 2
 
 
 START = "import sys; from spectralgrad_lab.cli import main; print('up', flush=True); sys.exit(main(['list']))"

@@ -39,7 +39,12 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise
-        print(f"spectralgrad: the command line needs {error.name}: pip install spectralgrad-lab", file=sys.stderr)
+        carried = f"--target carry --python-version {'.'.join(map(str, sys.version_info[:2]))} --only-binary=:all: typer"
+        print(
+            f"spectralgrad: the command line needs {error.name}: pip install spectralgrad-lab. Without a network, run "
+            f"pip install {carried} elsewhere, and name that folder in PYTHONPATH.",
+            file=sys.stderr,
+        )
         return 2
     for stream in (sys.stdout, sys.stderr):  # a terminal that has no infinity sign gets a question mark, not a traceback
         if isinstance(stream, io.TextIOWrapper):
