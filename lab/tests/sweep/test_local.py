@@ -17,12 +17,12 @@ from lab_support.trainings import train
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts.run import run_spec
 from spectralgrad_lab.artifacts.spec import Entry, Spec
-from spectralgrad_lab.deadline import Deadline, OutOfTime
+from spectralgrad_lab.deadline import NEVER, Deadline, OutOfTime
 from spectralgrad_lab.records.results import Computed, Scale
 from spectralgrad_lab.records.store import Outcome, Store
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.sweep.local import Event, missing, run_trials
-from spectralgrad_lab.sweep.workers import _gpu
+from spectralgrad_lab.sweep.workers import DONE, _gpu, _read, _Work, _Worker
 
 SUPPORT = Path(__file__).parents[1]  # where the stand-in for the training is
 
@@ -66,6 +66,18 @@ def test_every_trial_runs_once_however_often_it_is_listed(jobs: int, store: Stor
         assert [event.epochs for event in heard if event.trial == trials[0] and event.outcome is None] == [0, 1, 2]
     run_trials(trials, store, jobs=jobs, train=train)  # again: nothing is left to do
     assert [starts(store, trial) for trial in trials] == [1] * 4
+
+
+def test_ctrl_c_does_not_reach_a_worker_while_it_imports(store: Store) -> None:
+    """It comes to all processes of a terminal: a worker would print a traceback out of torch's imports."""
+    worker = _Worker(0, _Work(1, store.folder, None, "cpu", train, NEVER))
+    try:
+        assert worker.process.pid is not None
+        os.kill(worker.process.pid, signal.SIGINT)
+        worker.give(fast(0))
+        assert _read(worker.pipe) == DONE
+    finally:
+        worker.stop()
 
 
 def test_a_failed_training_is_a_result(store: Store) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, work))
         self.trial: Trial | None = None
-        with _gpu(work.device, number):
+        with _gpu(work.device, number), _deaf_to_interrupts():
             self.process.start()
         theirs.close()  # or the end of the worker would not end the pipe
 
@@ -191,6 +192,17 @@ def _gpu(device: str, number: int) -> Iterator[None]:
             del os.environ["CUDA_VISIBLE_DEVICES"]
         else:
             os.environ["CUDA_VISIBLE_DEVICES"] = visible
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """What is started inside never hears Ctrl-C, not even while it imports torch; ours comes after the block."""
+    ensure_running()  # the process that multiprocessing starts beside the first one: it would unblock the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _sendable(error: Exception) -> Any:
