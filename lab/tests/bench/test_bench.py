@@ -302,7 +302,7 @@ def test_a_routine_of_others_may_cost_a_little_more_through_us(monkeypatch: pyte
     assert (row.target, row.dtype, row.baseline) == (5.0, "float64", "torch.linalg.eigh")
 
 
-def test_the_strongest_opponent_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_baseline_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(iter(peers.eigensolvers(CPU_DEVICE))) == peers.TORCH_EIGH
     monkeypatch.setattr(peers.syev, "obstacle", lambda _: None)
     assert next(iter(peers.eigensolvers(torch.device("cuda")))) == peers.XSYEV
@@ -487,6 +487,16 @@ def test_peer_that_is_there_has_its_ratio(monkeypatch: pytest.MonkeyPatch) -> No
     (row,) = run.TASKS["backward"](Case("backward", 4, 2), CPU_DEVICE, INSTANT)
     assert table.line(row)[-3].endswith("x")
     assert table.line(row)[-2:] == ["", ""]
+
+
+def test_whoever_was_measured_has_a_column() -> None:
+    """A method that is faster than the baseline is not hidden because it is none of the optional peers."""
+    ratios = {peers.OURS: (2.0, 2.0, 2.0), peers.XSYEV: (1.0, 1.0, 1.0), peers.CUPY: (1.5, 1.5, 1.5)}
+    row = Row("eigh", "", 16, 1, "ratio", 2.0, baseline=peers.XSYEV, ratios=ratios)
+    *_, header, _, line, _ = [text for text in table.report([row]).splitlines() if "|" in text or text.endswith("met.")]
+    assert header.count(peers.XSYEV) == 0
+    assert [cell.strip() for cell in header.split("|")][-5:-1] == [*peers.PEERS, peers.CUPY]
+    assert [cell.strip() for cell in line.split("|")][-5:-1] == ["", "", "", "1.5x"]
 
 
 def test_progress_is_drawn_on_a_terminal_only() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spectralgrad.errors import OptionError
-from spectralgrad_lab.bench import page
+from spectralgrad_lab.bench import page, run
 from spectralgrad_lab.bench.peers import OURS
 from spectralgrad_lab.bench.rows import Row
 from spectralgrad_lab.cli import main
@@ -156,3 +156,9 @@ def test_our_page_is_what_its_records_give(tmp_path: Path) -> None:
     assert copy.read_text() == text
     for name in names:
         assert json.loads((ROOT / "results" / name).read_text())["partial"] is False
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*.json")), ids=lambda path: path.stem)
+def test_the_table_beside_a_record_is_what_the_record_gives(path: Path) -> None:
+    about, rows = page.read(path)
+    assert path.with_suffix(".md").read_text().strip() == run.markdown(about, rows)

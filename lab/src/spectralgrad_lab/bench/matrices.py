@@ -24,15 +24,15 @@ def _inputs(case: Case, device: torch.device) -> list[Tensor]:
 
 
 def time_eigh(case: Case, device: torch.device, effort: Effort) -> list[Row]:
-    """M -> eigenpairs, against the strongest opponent here: on CUDA cuSOLVER's batched routine, as torch 2.12 calls it.
+    """M -> eigenpairs, against the baseline here: on CUDA cuSOLVER's batched routine, as torch 2.12 calls it.
 
     A case of the kind "as fast" has its target from that: ours may add 5 % and 0.05 ms.
     """
     sets = _inputs(case, device)
     others = peers.eigensolvers(device, compiled=case.batch == COMPILED_BATCH)
     optional = {name: partial(_call, eigh, sets) for name, eigh in list(others.items())[1:]}
-    name, strongest = next(iter(others.items()))
-    times = measure(lambda i: sg.eigh(sets[i]), (name, _call(strongest, sets)), optional, device, effort)
+    name, baseline = next(iter(others.items()))
+    times = measure(lambda i: sg.eigh(sets[i]), (name, _call(baseline, sets)), optional, device, effort)
     row = replace(timed_row(case, times, name, at_least=True), dtype=case.dtype)
     if case.kind == AS_FAST and name in row.seconds:
         base = row.seconds[name][1]

@@ -116,7 +116,7 @@ def xitorch_eigh() -> Eigh | None:
 
 
 def eigensolvers(device: torch.device, compiled: bool = True) -> dict[str, Eigh]:
-    """Those that are here, the strongest first: on CUDA cuSOLVER's batched routine, which torch calls itself since 2.12.
+    """Those that are here, the baseline first: on CUDA cuSOLVER's batched routine, which torch calls itself since 2.12.
 
     ``compiled``: also those that compile for each shape.
     """

@@ -1,5 +1,7 @@
 """The rows as Markdown: one table, and the list of what we lose."""
 
+from collections.abc import Sequence
+
 from spectralgrad_lab.records import machine as record
 
 from . import comparison, on_request
@@ -9,7 +11,7 @@ from .rows import Row
 
 MARKS = {"met": "met", "missed": "MISSED", "failed": "FAILED", "-": ""}
 EXPLAINED = {**SECTIONS, **on_request.SECTIONS}
-HEADER = ["section", "case", "d", "B", "rounds", "ours", "against", "figure", "target", "", *PEERS]
+HEADER = ["section", "case", "d", "B", "rounds", "ours", "against", "figure", "target", ""]
 
 
 def number(x: float) -> str:
@@ -50,8 +52,14 @@ def _peer(row: Row, name: str) -> str:
     return f"{number(row.ratios[name][1])}x" if name in row.ratios else row.failed.get(name, "")
 
 
-def line(row: Row) -> list[str]:
-    """The cells of a row, under `HEADER`."""
+def others(rows: list[Row]) -> list[str]:
+    """Who has a column: the optional peers, and whoever else was measured beside ours and the baseline of some row."""
+    measured = (name for row in rows for name in row.ratios if name not in (OURS, row.baseline))
+    return list(dict.fromkeys([*PEERS, *measured]))
+
+
+def line(row: Row, peers: Sequence[str] = PEERS) -> list[str]:
+    """The cells of a row, under `HEADER` and the names of ``peers``."""
     against = f"{_value(row, row.baseline)} {row.baseline}" if row.baseline else "-"
     case = ", ".join(filter(None, (row.function, row.case)))
     what = [row.section, case, str(row.d), str(row.batch), str(row.rounds or "")]
@@ -63,7 +71,7 @@ def line(row: Row) -> list[str]:
         result,
         target(row),
         MARKS[row.verdict],
-        *(_peer(row, name) for name in PEERS),
+        *(_peer(row, name) if name != row.baseline else "" for name in peers),
     ]
 
 
@@ -104,6 +112,7 @@ def _listed(rows: list[Row]) -> list[str]:
         "a peer's. Empty under a peer: not installed, no such function, or left out because the baseline takes over 0.3 s."
     )
     noted = any(row.note for row in rows)
-    header = [*HEADER, "note"] if noted else HEADER
-    lines = [[*line(row), row.note] if noted else line(row) for row in rows]
+    peers = others(rows)
+    header = [*HEADER, *peers, *["note"] * noted]
+    lines = [[*line(row, peers), *[row.note] * noted] for row in rows]
     return [legend, record.table(header, lines), summary(rows)]

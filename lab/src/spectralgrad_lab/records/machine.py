@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from spectralgrad_lab.files import write_whole
 from .strict_json import to_json
 
 BUSY = 0.25  # load per core, before a measurement begins, from which its times are not to be trusted
-VERSIONS = ("torch", "triton", "numpy", "scipy", "mpmath", "torchspd", "xitorch", "kornia", "roma")
+VERSIONS = ("torch", "triton", "numpy", "scipy", "mpmath", "torchspd", "xitorch", "kornia", "roma", "cupy", "jax")
 
 
 def circumstances(command: str, gpu: bool = False) -> dict[str, Any]:
@@ -145,8 +146,8 @@ def _source() -> str | None:
 def _version(name: str) -> str | None:
     try:
         return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    except metadata.PackageNotFoundError:  # a folder on the path, or, as cupy's, a distribution of another name
+        return "of unknown version" if find_spec(name) else None
 
 
 def cores() -> int:
