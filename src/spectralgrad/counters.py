@@ -85,8 +85,9 @@ def counts() -> dict[str, int]:
 def reset_counts() -> None:
     """Set every count to zero.
 
-    >>> reset_counts()
-    >>> counts()
+    >>> import spectralgrad as sg
+    >>> sg.reset_counts()
+    >>> sg.counts()
     {}
     """
     global _resets

@@ -106,6 +106,12 @@ def test_bad_options(options: dict[str, Any], words: str) -> None:
         OrthogonalConv2d(**{"in_channels": 2, "out_channels": 2, "kernel_size": 3, **options})
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.int64], ids=str)
+def test_a_dtype_that_is_not_real_is_refused_by_name(dtype: torch.dtype) -> None:
+    with pytest.raises(DtypeError, match=f"`OrthogonalConv2d`: dtype must be real and floating point, got {dtype}"):
+        OrthogonalConv2d(2, 2, 3, dtype=dtype)
+
+
 @pytest.mark.parametrize("size", [1e10, 1e19, 1e38])
 def test_large_weights_do_not_overflow(size: float) -> None:
     conv, x = OrthogonalConv2d(3, 4, 3), torch.randn(2, 3, 5, 5)

@@ -64,7 +64,7 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
     directions that is free gets gradient 0, and the cloud is counted as ``rotation_not_unique``. Planar clouds are fine.
 
     Args:
-        x, y: (*B, N, d), real: N points, paired; their batches broadcast.
+        x, y: (*B, N, d), real: N points, paired; their batches broadcast. Computed in float64 where the device has it.
         weights: (*B, N), >= 0, or a mask of bools; only their ratios matter. A point of weight 0 is not looked at: it may
             be NaN, and gets gradient 0, and so does its weight. None: all are 1.
 
@@ -75,11 +75,12 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
         ShapeError: no points at all, or shapes that do not fit.
         OptionError: a weight is negative, NaN or Inf, or all weights of a cloud are 0. (On CUDA and in vmap: NaN, counted.)
         NonFiniteError: a point whose weight is not 0 is NaN or Inf.
-        DtypeError, ConvergenceError.
+        DtypeError, DeviceError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     >>> turned = torch.tensor([[3.0, 4.0], [3.0, 5.0], [1.0, 4.0]])
-    >>> kabsch(x, turned).R.round(decimals=4).abs(), kabsch(x, turned).t.round(decimals=4)
+    >>> sg.kabsch(x, turned).R.round(decimals=4).abs(), sg.kabsch(x, turned).t.round(decimals=4)
     (tensor([[0., 1.],
             [1., 0.]]), tensor([3., 4.]))
     """
@@ -93,13 +94,18 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     wherever s has a derivative, and a subgradient at kinks, which s has only where R is not unique. Where all points of x
     coincide, s is not unique: it is 1, with gradient 0. On a line (d = 1), where nothing turns, s < 0 is a reflection.
 
-    Args, Raises: as in `kabsch`.
+    Args:
+        x, y: (*B, N, d), real: N points, paired; their batches broadcast. Computed in float64 where the device has it.
+        weights: (*B, N), >= 0, or a mask of bools, as in `kabsch`. None: all are 1.
 
     Returns:
         (R, t, s): (*B, d, d), (*B, d) and (*B,), also as .R, .t and .s.
 
+    Raises: as in `kabsch`.
+
+    >>> import torch, spectralgrad as sg
     >>> x = torch.tensor([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
-    >>> umeyama(x, 3 * x + 1).s.round(decimals=4)
+    >>> sg.umeyama(x, 3 * x + 1).s.round(decimals=4)
     tensor(3.)
     """
     return Similarity(*_solved("umeyama", _similar, x, y, weights))

@@ -35,7 +35,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
     matrix is counted as ``rotation_not_unique``.
 
     Args:
-        A: (*B, m, n), real or complex; square and real if ``special``.
+        A: (*B, m, n), real or complex; square and real if ``special``. Half precision is computed in float32.
         special: whether det R must be +1.
 
     Returns:
@@ -44,13 +44,13 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
     Raises:
         ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError.
 
-    >>> import torch
+    >>> import torch, spectralgrad as sg
     >>> mirror = torch.diag(torch.tensor([3.0, 2.0, -1.0]))
-    >>> procrustes(mirror)
+    >>> sg.procrustes(mirror)
     tensor([[ 1.,  0.,  0.],
             [ 0.,  1.,  0.],
             [ 0.,  0., -1.]])
-    >>> procrustes(mirror, special=True)
+    >>> sg.procrustes(mirror, special=True)
     tensor([[1., 0., 0.],
             [0., 1., 0.],
             [0., 0., 1.]])

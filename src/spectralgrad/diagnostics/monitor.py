@@ -54,11 +54,10 @@ class ConditionMonitor:
         OptionError: no layer to watch, an unknown one, one that another monitor watches, an option out of its range, or
             a CSV file with other columns. Nothing is changed then.
 
-    >>> import torch
-    >>> from spectralgrad.nn import DecorrelatedBatchNorm1d
-    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), DecorrelatedBatchNorm1d(2))
+    >>> import torch, spectralgrad as sg
+    >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), sg.nn.DecorrelatedBatchNorm1d(2))
     >>> _ = torch.nn.init.eye_(model[0].weight), torch.nn.init.zeros_(model[0].bias)
-    >>> with ConditionMonitor(model) as monitor:
+    >>> with sg.diagnostics.ConditionMonitor(model) as monitor:
     ...     model(torch.tensor([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])).sum().backward()
     ...     _ = monitor.step()
     >>> monitor.records[0]["layer"], round(monitor.records[0]["condition"], 5)

@@ -47,10 +47,11 @@ def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> T
         ShapeError: no samples, or not the same number of them.
         OptionError: k or eps out of range.
         DefinitenessError: a covariance is singular to rounding for this eps.
-        DtypeError, NonFiniteError, ConvergenceError.
+        DtypeError, DeviceError, NonFiniteError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
-    >>> cca_loss(x, 3 * x.flip(-1), eps=0.0)
+    >>> sg.cca_loss(x, 3 * x.flip(-1), eps=0.0)
     tensor(-2.)
     """
     who = "cca_loss"

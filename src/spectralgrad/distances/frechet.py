@@ -57,10 +57,11 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
     Raises:
         ShapeError: means and covariances that do not fit.
         SymmetryError, DefinitenessError: a covariance is not symmetric, or has an eigenvalue below zero beyond rounding.
-        DtypeError, NonFiniteError, ConvergenceError.
+        DtypeError, DeviceError, NonFiniteError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> zero, one = torch.zeros(2), torch.eye(2)
-    >>> frechet_distance(zero, one, zero + 1, 4 * one)
+    >>> sg.frechet_distance(zero, one, zero + 1, 4 * one)
     tensor(4.)
     """
     who = "frechet_distance"
@@ -119,10 +120,11 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
 
     Raises:
         ShapeError: no samples, or not one number of features.
-        DtypeError, NonFiniteError, ConvergenceError.
+        DtypeError, DeviceError, NonFiniteError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> x = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
-    >>> frechet_distance_of(x, x + 2)
+    >>> sg.frechet_distance_of(x, x + 2)
     tensor(8.)
     """
     who = "frechet_distance_of"

@@ -137,7 +137,10 @@ def composed_gradients(
 
 def refuse_third_derivative() -> NoReturn:
     """What backward and jvp of a second derivative do."""
-    raise NotImplementedError("spectralgrad gives first and second derivatives of matrix functions, not third ones.")
+    raise NotImplementedError(
+        "spectralgrad gives first and second derivatives of matrix functions, not third ones; take autograd "
+        "through `eigh` or `svd`, whose rules have them."
+    )
 
 
 # Inside jvp torch propagates no tangents through plain operations, so that a jvp of a jvp would be lost without a word. What

@@ -81,7 +81,7 @@ class Auto(Solver):
     Singular values, CUDA and real: our kernels, for min(m, n) up to 128, and up to 512 x 512 from 16 matrices on. A single
     matrix of more than 8192 rows is torch's, as are complex ones, and all on the CPU, where a batch is spread over threads.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(3))
     Lapack()
     """

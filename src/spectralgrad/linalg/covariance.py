@@ -22,7 +22,8 @@ class Moments(NamedTuple):
         mean: (*B, C), or (*B, groups, group_size).
         scatter: (*B, C, C), or (*B, groups, group_size, group_size): the sum of (x - mean)(x - mean)^H.
 
-    >>> moments(torch.tensor([[1.0, 3.0]])).scatter
+    >>> import torch, spectralgrad as sg
+    >>> sg.moments(torch.tensor([[1.0, 3.0]])).scatter
     tensor([[2.]])
     """
 
@@ -57,7 +58,8 @@ def moments(X: Tensor, *, group_size: int | None = None) -> Moments:
         OptionError: group_size does not divide the channels.
         DtypeError.
 
-    >>> moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
+    >>> import torch, spectralgrad as sg
+    >>> sg.moments(torch.tensor([[1.0, 3.0], [2.0, 2.0]])).mean
     tensor([2., 2.])
     """
     return moments_of(_as_groups("moments", X, group_size))
@@ -86,8 +88,9 @@ def merge_moments(parts: Sequence[Moments]) -> Moments:
         ShapeError: of different shapes.
         OptionError: none, or something else than `Moments`.
 
-    >>> a, b = moments(torch.tensor([[1.0, 3.0]])), moments(torch.tensor([[5.0]]))
-    >>> merge_moments([a, b]).covariance(correction=1.0)
+    >>> import torch, spectralgrad as sg
+    >>> a, b = sg.moments(torch.tensor([[1.0, 3.0]])), sg.moments(torch.tensor([[5.0]]))
+    >>> sg.merge_moments([a, b]).covariance(correction=1.0)
     tensor([[4.]])
     """
     if len(parts) == 0 or not all(isinstance(part, Moments) for part in parts):
@@ -125,7 +128,8 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
         NonFiniteError: X is not finite, or its covariance is not.
         DtypeError.
 
-    >>> covariance(torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
+    >>> import torch, spectralgrad as sg
+    >>> sg.covariance(torch.tensor([[1.0, 3.0], [2.0, 2.0]]))
     tensor([[1., 0.],
             [0., 0.]])
     """

@@ -59,7 +59,7 @@ def eigh(
         dM = V (sym(K * (V^H gV)) + diag(gw)) V^H,   K_ij ~ 1/(w_j - w_i) from the rule.
 
     Args:
-        M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts.
+        M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
         UPLO: "L" or "U": only this triangle is read, whatever the other holds. The gradient is the full Hermitian one, as
             in torch. None: all of M is read.
         gradient: a rule; None means `Lorentzian()`.
@@ -76,8 +76,9 @@ def eigh(
         DefinitenessError: a negative eigenvalue, with `PowerIteration` alone, which is for covariances.
         ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> M = torch.eye(2, requires_grad=True)
-    >>> w, V = eigh(M)
+    >>> w, V = sg.eigh(M)
     >>> (V[0] * w).sum().backward()
     >>> M.grad.isfinite().all()
     tensor(True)
@@ -94,12 +95,19 @@ def eigvalsh(M: Tensor, UPLO: Triangle | None = None, *, solver: EigenSolver = A
     No gap appears in this gradient, so no rule is needed. Inside a tie only symmetric functions of the eigenvalues have a
     derivative. Second derivatives take `Lorentzian()`.
 
-    Args, Raises: as in `eigh`.
+    Args:
+        M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
+        solver: how to decompose.
+        UPLO: "L" or "U": only this triangle is read. None: all of M is.
 
     Returns:
-        (*B, n).
+        (*B, n), real.
 
-    >>> eigvalsh(torch.diag(torch.tensor([3.0, 1.0])))
+    Raises:
+        ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.eigvalsh(torch.diag(torch.tensor([3.0, 1.0])))
     tensor([1., 3.])
     """
     X, tolerance = _read("eigvalsh", M, UPLO)

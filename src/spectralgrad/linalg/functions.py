@@ -149,20 +149,21 @@ def sqrtm(M: Tensor, *, gradient: Gradient | None = None, solver: RootSolver = A
     X X^T / n is exact for rank-deficient covariances too.
 
     Args:
-        M: (*B, n, n), positive semi-definite; only (M + M^H)/2 counts.
+        M: (*B, n, n), positive semi-definite; only (M + M^H)/2 counts. Half precision is computed in float32.
         gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
         solver: an eigensolver, or `NewtonSchulz` for matrix products only.
-        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
     Returns:
-        (*B, n, n), Hermitian.
+        (*B, n, n), Hermitian, in the dtype of M.
 
     Raises:
         DefinitenessError: an eigenvalue is negative beyond rounding, and no floor is given.
-        ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
+        SymmetryError, NonFiniteError, ShapeError, DtypeError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> M = (4 * torch.eye(2)).requires_grad_()
-    >>> sqrtm(M).trace().backward()
+    >>> sg.sqrtm(M).trace().backward()
     >>> M.grad
     tensor([[0.2500, 0.0000],
             [0.0000, 0.2500]])
@@ -177,13 +178,21 @@ def inv_sqrtm(
 
     M^(-1/2) = V diag(w^(-1/2)) V^H, with Loewner matrix F_ij = -1/(ab(a + b)), a = w_i^(1/2), b = w_j^(1/2).
 
-    Args, Returns: as in `sqrtm`.
+    Args:
+        M: (*B, n, n), positive definite; only (M + M^H)/2 counts. Half precision is computed in float32.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver, or `NewtonSchulz` for matrix products only.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
+
+    Returns:
+        (*B, n, n), Hermitian, in the dtype of M.
 
     Raises:
         DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
-        Others as in `sqrtm`.
+        SymmetryError, NonFiniteError, ShapeError, DtypeError, OptionError, ConvergenceError.
 
-    >>> inv_sqrtm(4 * torch.eye(2))
+    >>> import torch, spectralgrad as sg
+    >>> sg.inv_sqrtm(4 * torch.eye(2))
     tensor([[0.5000, 0.0000],
             [0.0000, 0.5000]])
     """
@@ -203,12 +212,23 @@ def powm(
     M^alpha = V diag(w^alpha) V^H, with F_ij = (w_i^alpha - w_j^alpha)/(w_i - w_j) by log1p and expm1.
 
     Args:
+        M: (*B, n, n), positive semi-definite, for alpha < 0 definite; only (M + M^H)/2 counts. Half precision is computed
+            in float32.
         alpha: the exponent, a number. For a learnable one use `spectral_map(M, lambda x: x**alpha)`.
-        Others as in `sqrtm`.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver, or for alpha = 1/2, -1/2 and -1/4 `NewtonSchulz`.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
-    Raises: as in `sqrtm`; for alpha < 0 as in `inv_sqrtm`.
+    Returns:
+        (*B, n, n), Hermitian, in the dtype of M.
 
-    >>> powm(4 * torch.eye(2), 1.5)
+    Raises:
+        DefinitenessError: an eigenvalue is negative beyond rounding, for alpha < 0 also zero to it, and no floor is given.
+        NonFiniteError: M is not finite, or a power overflows.
+        SymmetryError, ShapeError, DtypeError, OptionError, ConvergenceError.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.powm(4 * torch.eye(2), 1.5)
     tensor([[8., 0.],
             [0., 8.]])
     """
@@ -244,12 +264,22 @@ def inv_root(
     float64; by eigenpairs below 4 eps k with LAPACK, 16 eps k with cuSOLVER in float32. docs/newton.md has the tables.
 
     Args:
-        p: a whole number >= 1. `NewtonSchulz` takes 2 and 4; with ``steps`` each of the two roots of p = 4 takes so many.
-        Others, Returns: as in `sqrtm`.
+        M: (*B, n, n), positive definite; only (M + M^H)/2 counts. Half precision is computed in float32.
+        p: a whole number >= 1.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver, or for p = 2 and 4 `NewtonSchulz`; with ``steps`` each of the two roots of p = 4 takes so
+            many.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
-    Raises: as in `inv_sqrtm`.
+    Returns:
+        (*B, n, n), Hermitian, in the dtype of M.
 
-    >>> inv_root(16 * torch.eye(2), 4)
+    Raises:
+        DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
+        SymmetryError, NonFiniteError, ShapeError, DtypeError, OptionError, ConvergenceError.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.inv_root(16 * torch.eye(2), 4)
     tensor([[0.5000, 0.0000],
             [0.0000, 0.5000]])
     """
@@ -261,9 +291,21 @@ def inv_root(
 def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
     """The logarithm of positive definite matrices, with its exact gradient: F_ij = log(w_i/w_j)/(w_i - w_j).
 
-    Args, Returns, Raises: as in `inv_sqrtm`.
+    Args:
+        M: (*B, n, n), positive definite; only (M + M^H)/2 counts. Half precision is computed in float32.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
-    >>> logm(torch.eye(2))
+    Returns:
+        (*B, n, n), Hermitian, in the dtype of M.
+
+    Raises:
+        DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
+        SymmetryError, NonFiniteError, ShapeError, DtypeError, OptionError, ConvergenceError.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.logm(torch.eye(2))
     tensor([[0., 0.],
             [0., 0.]])
     """
@@ -273,13 +315,21 @@ def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = A
 def expm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:
     """The exponential of Hermitian matrices, with its exact gradient: F_ij = (e^w_i - e^w_j)/(w_i - w_j).
 
-    Args, Returns: as in `sqrtm`; M may be indefinite.
+    Args:
+        M: (*B, n, n), Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
+
+    Returns:
+        (*B, n, n), Hermitian, in the dtype of M.
 
     Raises:
-        NonFiniteError: the exponential of the largest eigenvalue overflows.
-        Others as in `eigh`.
+        NonFiniteError: M is not finite, or the exponential of its largest eigenvalue overflows.
+        SymmetryError, ShapeError, DtypeError, OptionError, ConvergenceError.
 
-    >>> expm(torch.zeros(2, 2))
+    >>> import torch, spectralgrad as sg
+    >>> sg.expm(torch.zeros(2, 2))
     tensor([[1., 0.],
             [0., 1.]])
     """

@@ -43,7 +43,7 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
     Accurate to the condition number of B times rounding, as LAPACK's sygv is.
 
     Args:
-        A: (*B, n, n), Hermitian; only (A + A^H)/2 counts.
+        A: (*B, n, n), Hermitian; only (A + A^H)/2 counts. Half precision is computed in float32.
         B: (*B, n, n), Hermitian and positive definite; broadcasts with A.
         gradient: a rule for the gaps of the eigenvalues; None means `Lorentzian()`.
         solver: an eigensolver.
@@ -53,10 +53,11 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
 
     Raises:
         DefinitenessError: B is singular to rounding, or indefinite. (On CUDA its eigenvalues are clamped and counted.)
-        ShapeError, DtypeError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
+        ShapeError, DtypeError, DeviceError, SymmetryError, NonFiniteError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> A, B = torch.diag(torch.tensor([6.0, 1.0])), torch.diag(torch.tensor([2.0, 1.0]))
-    >>> generalized_eigh(A, B).eigenvalues
+    >>> sg.generalized_eigh(A, B).eigenvalues
     tensor([1.0000, 3.0000])
     """
     who = "generalized_eigh"

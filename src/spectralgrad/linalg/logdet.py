@@ -29,19 +29,20 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     """The logarithm of the determinant of positive definite matrices, with its exact gradient M^-1.
 
     Args:
-        M: (*B, n, n), positive definite; only (M + M^H)/2 counts.
+        M: (*B, n, n), positive definite; only (M + M^H)/2 counts. Half precision is computed in float32.
         solver: an eigensolver.
-        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
     Returns:
         (*B,), real.
 
     Raises:
         DefinitenessError: M is singular to rounding or indefinite, and no floor is given.
-        Others as in `eigh`.
+        SymmetryError, NonFiniteError, ShapeError, DtypeError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> M = torch.diag(torch.tensor([4.0, 0.25])).requires_grad_()
-    >>> value = logdet(M)
+    >>> value = sg.logdet(M)
     >>> value.backward()
     >>> value.detach(), M.grad
     (tensor(0.), tensor([[0.2500, 0.0000],

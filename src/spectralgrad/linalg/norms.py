@@ -34,7 +34,7 @@ def nuclear_norm(A: Tensor) -> Tensor:
     The gradient is the polar factor U V^H, with 0 on the null space of a rank-deficient A.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
 
     Returns:
         (*B,), real.
@@ -42,8 +42,9 @@ def nuclear_norm(A: Tensor) -> Tensor:
     Raises:
         ShapeError, DtypeError, NonFiniteError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> A = torch.diag(torch.tensor([3.0, 2.0, 0.0])).requires_grad_()
-    >>> nuclear_norm(A).backward()
+    >>> sg.nuclear_norm(A).backward()
     >>> A.grad
     tensor([[1., 0., 0.],
             [0., 1., 0.],
@@ -58,7 +59,7 @@ def schatten_norm(A: Tensor, p: float) -> Tensor:
     p = 1 is the nuclear norm, p = 2 Frobenius's. The gradient at A = 0 is 0. Neither s^p nor its sum overflows.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
         p: a finite number >= 1. For the largest singular value use `torch.linalg.matrix_norm(A, 2)`.
 
     Returns:
@@ -68,7 +69,8 @@ def schatten_norm(A: Tensor, p: float) -> Tensor:
         OptionError: p is not such a number.
         ShapeError, DtypeError, NonFiniteError, ConvergenceError.
 
-    >>> schatten_norm(torch.diag(torch.tensor([3.0, 4.0])), 2)
+    >>> import torch, spectralgrad as sg
+    >>> sg.schatten_norm(torch.diag(torch.tensor([3.0, 4.0])), 2)
     tensor(5.)
     """
     require_number("schatten_norm", "p", p, least=1)

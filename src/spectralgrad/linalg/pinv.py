@@ -36,7 +36,7 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
     for every finite A.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
         rtol: None for max(m, n) eps. Less than 1e-9 (float32) or 1e-77 (float64) is taken as that.
 
     Returns:
@@ -46,7 +46,8 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
         OptionError: rtol is not a number >= 0.
         ShapeError, DtypeError, NonFiniteError, ConvergenceError.
 
-    >>> pinv(torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
+    >>> import torch, spectralgrad as sg
+    >>> sg.pinv(torch.tensor([[2.0, 0.0], [0.0, 4.0], [0.0, 0.0]]))
     tensor([[0.5000, 0.0000, 0.0000],
             [0.0000, 0.2500, 0.0000]])
     """

@@ -276,7 +276,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     The gradient divides by sums of singular values, never by their differences, so ties do not matter.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
         gradient: None or `Exact()` for the exact gradient; another rule goes through the singular vectors.
         solver: `Auto()`, `Lapack()` or `SVD()` by SVD, as in `svd`; `NewtonSchulz()` by matrix products, for full rank;
             `NewtonSchulz(steps=5)` that many, differentiated through.
@@ -287,7 +287,8 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     Raises:
         ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError; DefinitenessError from Newton-Schulz alone.
 
-    >>> polar(torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
+    >>> import torch, spectralgrad as sg
+    >>> sg.polar(torch.tensor([[2.0, 0.0], [0.0, 3.0], [0.0, 0.0]]))
     tensor([[1., 0.],
             [0., 1.],
             [0., 0.]])

@@ -128,7 +128,8 @@ def projector(
     The one on the k smallest is I minus the one on the n - k largest: the same cut, so the same gradient but for its sign.
 
     Args:
-        M: (*B, n, n), Hermitian; for ``energy`` positive semi-definite. Only (M + M^H)/2 counts.
+        M: (*B, n, n), Hermitian; for ``energy`` positive semi-definite. Only (M + M^H)/2 counts. Half precision is
+            computed in float32.
         rank: how many eigenvectors to keep, 1 to n.
         energy: instead, keep the fewest whose dropped rest sums to at most 1 - energy of the total, and with the last one
             all that tie with it. 1 keeps everything.
@@ -144,13 +145,15 @@ def projector(
 
     Raises:
         OptionError: rank or energy out of range, not exactly one of them, or energy with ``smallest``.
-        Others as in `eigh`; DefinitenessError for ``energy`` of an indefinite matrix.
+        DefinitenessError: ``energy`` of an indefinite matrix; or `PowerIteration`, which is for covariances.
+        ShapeError, DtypeError, SymmetryError, NonFiniteError, ConvergenceError.
 
-    >>> projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=2)
+    >>> import torch, spectralgrad as sg
+    >>> sg.projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=2)
     tensor([[1., 0., 0.],
             [0., 0., 0.],
             [0., 0., 1.]])
-    >>> projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=1, smallest=True).diagonal()
+    >>> sg.projector(torch.diag(torch.tensor([3.0, 1.0, 2.0])), rank=1, smallest=True).diagonal()
     tensor([0., 1., 0.])
     """
     X, tolerance = as_square("projector", M)

@@ -42,7 +42,7 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
     act on each number alone. Tensors that it closes over get gradients, second ones included.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
         f: the function, f(-x) = -f(x), such as torch.tanh or x / (1 + x * x).
         solver: `Auto()`, `Lapack()` or `SVD()`, as in `svd`.
 
@@ -55,9 +55,10 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
         ShapeError: f changes the shape.
         DtypeError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> t = torch.tensor(0.5, requires_grad=True)
     >>> A = torch.tensor([[0.0, 3.0], [3.0, 0.0]], requires_grad=True)  # a tie
-    >>> singular_map(A, lambda x: x**3 * t).sum().backward()
+    >>> sg.singular_map(A, lambda x: x**3 * t).sum().backward()
     >>> A.grad, t.grad
     (tensor([[13.5000, 13.5000],
             [13.5000, 13.5000]]), tensor(54.))

@@ -39,20 +39,23 @@ def spectral_map(
     each number alone. Tensors that it closes over get gradients, second ones included.
 
     Args:
-        M: (*B, n, n), Hermitian; only (M + M^H)/2 counts.
+        M: (*B, n, n), Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
         f: the function.
-        Others as in `sqrtm`.
+        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
+        solver: an eigensolver.
+        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
 
     Returns:
-        (*B, n, n), Hermitian.
+        (*B, n, n), Hermitian, in the dtype of M.
 
     Raises:
-        NonFiniteError: f gives NaN or Inf for an eigenvalue.
-        ShapeError: f changes the shape.
-        Others as in `eigh`.
+        NonFiniteError: M is not finite, or f gives NaN or Inf for an eigenvalue.
+        ShapeError: f changes the shape, or M is no square matrix.
+        SymmetryError, DtypeError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> p = torch.tensor(2.0, requires_grad=True)
-    >>> spectral_map(3 * torch.eye(2), lambda x: x**p).trace().backward()
+    >>> sg.spectral_map(3 * torch.eye(2), lambda x: x**p).trace().backward()
     >>> p.grad  # 2 * 9 * log(3)
     tensor(19.7750)
     """

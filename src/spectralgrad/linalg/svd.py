@@ -47,7 +47,7 @@ def svd(A: Tensor, full_matrices: bool = False, *, gradient: Rule | None = None,
     """U, S, Vh of A = U diag(S) Vh, as `torch.linalg.svd(A, full_matrices=False)`, with a gradient that is bounded.
 
     Args:
-        A: (*B, m, n), real or complex, any shape.
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
         full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
             the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
         gradient: a rule for the gaps of the singular values; None means `Lorentzian()`. Sums of singular values and 1/S
@@ -62,8 +62,9 @@ def svd(A: Tensor, full_matrices: bool = False, *, gradient: Rule | None = None,
     Raises:
         ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> A = torch.eye(3, 2, requires_grad=True)
-    >>> U, S, Vh = svd(A)
+    >>> U, S, Vh = sg.svd(A)
     >>> (U[0] @ Vh[:, 0]).backward()
     >>> A.grad.isfinite().all()
     tensor(True)
@@ -83,12 +84,18 @@ def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
     No gap appears in this gradient, so no rule is needed. Inside a tie, and at zero, only symmetric functions of them have a
     derivative. Second derivatives take `Lorentzian()`.
 
-    Args, Raises: as in `svd`.
+    Args:
+        A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
+        solver: as in `svd`.
 
     Returns:
-        (*B, min(m, n)).
+        (*B, min(m, n)), real.
 
-    >>> svdvals(torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))
+    Raises:
+        ShapeError, DtypeError, NonFiniteError, OptionError, ConvergenceError.
+
+    >>> import torch, spectralgrad as sg
+    >>> sg.svdvals(torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 0.0]]))
     tensor([2., 1.])
     """
     X = as_matrix("svdvals", A, square=False, name="A")

@@ -33,7 +33,8 @@ class BiMap(Module):
         OptionError: a size that is not a whole number >= 1.
         ShapeError, DtypeError, SymmetryError, NonFiniteError: an input that is no Hermitian matrix of that size.
 
-    >>> layer = BiMap(5, 3)
+    >>> import torch, spectralgrad as sg
+    >>> layer = sg.nn.BiMap(5, 3)
     >>> layer(torch.eye(5)).round(decimals=4).abs()  # W W^T
     tensor([[1., 0., 0.],
             [0., 1., 0.],

@@ -37,14 +37,18 @@ class WhitenColor2d(Module):
         gradient: a rule; None or `Exact()` for the exact gradient.
         solver: an eigensolver, or `NewtonSchulz`, matrix products only.
 
+    Shape: (N, C, H, W) and (N or 1, C, H', W') -> (N, C, H, W), real. Half precision is computed in float32.
+
     Raises:
         OptionError: an option out of its range.
         ShapeError, DtypeError, NonFiniteError: inputs of the wrong shape or kind, not finite, or that do not match.
+        DeviceError: inputs on two devices.
         DefinitenessError: eps = 0 and the content's covariance is singular.
 
+    >>> import torch, spectralgrad as sg
     >>> generator = torch.Generator().manual_seed(0)
     >>> content, style = (torch.randn(2, 8, size, size, generator=generator) for size in (16, 12))
-    >>> y = WhitenColor2d(group_size=4)(content, 3 * style + 1)
+    >>> y = sg.nn.WhitenColor2d(group_size=4)(content, 3 * style + 1)
     >>> torch.allclose(y.mean((2, 3)), (3 * style + 1).mean((2, 3)), atol=1e-5)
     True
     """

@@ -64,8 +64,9 @@ def convert_batchnorm(
         OptionError: nothing to convert, a name that is no batch norm, an option that a layer refuses, a lazy batch norm
             that has not seen an input, a batch norm whose class has a forward of its own.
 
+    >>> import torch, spectralgrad as sg
     >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
-    >>> convert_batchnorm(net, group_size=4)[1].running_covariance.shape
+    >>> sg.nn.convert_batchnorm(net, group_size=4)[1].running_covariance.shape
     torch.Size([2, 4, 4])
     """
     if not isinstance(model, Module):

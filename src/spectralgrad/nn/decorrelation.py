@@ -121,6 +121,9 @@ class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
         warm_start: on CUDA start each decomposition of a training step from the last one's eigenvectors, kept in
             ``last_basis``. Saves sweeps for ZCA with the exact gradient; changes results by rounding only.
         process_group: merge the statistics of training over its ranks, exactly; None is this process alone.
+        device, dtype: of parameters and buffers.
+
+    Shape: (N, C, H, W) -> the same, real. Half precision is computed in float32 and rounded back.
 
     Raises:
         OptionError: an option out of range.
@@ -128,7 +131,8 @@ class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
         NonFiniteError: NaN or Inf in a training batch, on any rank.
         DefinitenessError: from `NewtonSchulz` alone, where it does not converge.
 
-    >>> layer = DecorrelatedBatchNorm2d(8, group_size=4)
+    >>> import torch, spectralgrad as sg
+    >>> layer = sg.nn.DecorrelatedBatchNorm2d(8, group_size=4)
     >>> y = layer(torch.randn(16, 8, 5, 5, generator=torch.Generator().manual_seed(0)))
     >>> Y = y[:, :4].transpose(0, 1).flatten(1)  # the first group
     >>> bool(((Y @ Y.mT / 400 - torch.eye(4)).abs() < 1e-3).all())
@@ -141,7 +145,8 @@ class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
 class DecorrelatedBatchNorm1d(_DecorrelatedBatchNorm):
     """`DecorrelatedBatchNorm2d` for inputs (N, C) or (N, C, L).
 
-    >>> DecorrelatedBatchNorm1d(6, group_size=3)(torch.ones(4, 6)).abs().max()
+    >>> import torch, spectralgrad as sg
+    >>> sg.nn.DecorrelatedBatchNorm1d(6, group_size=3)(torch.ones(4, 6)).abs().max()
     tensor(0., grad_fn=<MaxBackward1>)
     """
 
@@ -151,7 +156,8 @@ class DecorrelatedBatchNorm1d(_DecorrelatedBatchNorm):
 class DecorrelatedBatchNorm3d(_DecorrelatedBatchNorm):
     """`DecorrelatedBatchNorm2d` for inputs (N, C, D, H, W).
 
-    >>> DecorrelatedBatchNorm3d(2)(torch.zeros(1, 2, 3, 3, 3)).shape
+    >>> import torch, spectralgrad as sg
+    >>> sg.nn.DecorrelatedBatchNorm3d(2)(torch.zeros(1, 2, 3, 3, 3)).shape
     torch.Size([1, 2, 3, 3, 3])
     """
 

@@ -161,15 +161,19 @@ class PCADenoise2d(_PCADenoise):
         gradient: the rule for the gap at the cut; None is `Lorentzian()`, or the solver's own where it brings one.
         solver: an eigensolver or `PowerDeflation`.
         process_group: merge the statistics of training over its ranks, exactly; None is this process alone.
+        device, dtype: of parameters and buffers.
+
+    Shape: (N, C, H, W) -> the same, real. Half precision is computed in float32 and rounded back.
 
     Raises:
         OptionError, ShapeError, DtypeError, NonFiniteError: as `DecorrelatedBatchNorm2d`.
 
+    >>> import torch, spectralgrad as sg
     >>> x = torch.randn(16, 4, 5, 5, generator=torch.Generator().manual_seed(0))
-    >>> y = PCADenoise2d(4, rank=2, affine=False)(x)
+    >>> y = sg.nn.PCADenoise2d(4, rank=2, affine=False)(x)
     >>> torch.linalg.matrix_rank(y.transpose(0, 1).flatten(1))
     tensor(2)
-    >>> torch.allclose(PCADenoise2d(4, energy=1)(x), torch.nn.BatchNorm2d(4)(x), atol=1e-6)
+    >>> torch.allclose(sg.nn.PCADenoise2d(4, energy=1)(x), torch.nn.BatchNorm2d(4)(x), atol=1e-6)
     True
     """
 
@@ -179,7 +183,8 @@ class PCADenoise2d(_PCADenoise):
 class PCADenoise1d(_PCADenoise):
     """`PCADenoise2d` for inputs (N, C) or (N, C, L).
 
-    >>> PCADenoise1d(3, rank=1)(torch.eye(3)).shape
+    >>> import torch, spectralgrad as sg
+    >>> sg.nn.PCADenoise1d(3, rank=1)(torch.eye(3)).shape
     torch.Size([3, 3])
     """
 

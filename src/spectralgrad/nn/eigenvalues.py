@@ -56,7 +56,8 @@ class ReEig(Module):
         OptionError: a floor that is no number above 0.
         ShapeError, DtypeError, SymmetryError, NonFiniteError: an input that is no Hermitian matrix.
 
-    >>> ReEig(0.5)(torch.diag(torch.tensor([2.0, 0.1])))
+    >>> import torch, spectralgrad as sg
+    >>> sg.nn.ReEig(0.5)(torch.diag(torch.tensor([2.0, 0.1])))
     tensor([[2.0000, 0.0000],
             [0.0000, 0.5000]])
     """
@@ -91,10 +92,14 @@ class LogEig(Module):
         DefinitenessError: an input that is singular to rounding, or indefinite.
         ShapeError, DtypeError, SymmetryError, NonFiniteError: an input that is no Hermitian matrix.
 
-    >>> LogEig()(torch.eye(2))
+    >>> import torch, spectralgrad as sg
+    >>> sg.nn.LogEig()(torch.eye(2))
     tensor([[0., 0.],
             [0., 0.]])
     """
+
+    def __init__(self) -> None:
+        super().__init__()
 
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Proxy):

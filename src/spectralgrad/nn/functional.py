@@ -60,13 +60,14 @@ def covariance_pool(
         OptionError: an option out of its range, or one that does not go with another.
         ShapeError, DtypeError, NonFiniteError: x is no batch of maps or tokens, has no position, is not real, or not finite.
 
+    >>> import torch, spectralgrad as sg
     >>> x = torch.tensor([[3.0, -3.0], [4.0, -4.0]]).reshape(1, 2, 1, 2)  # rank 1: |(3, 4)| = 5
-    >>> covariance_pool(x, output="matrix")
+    >>> sg.nn.functional.covariance_pool(x, output="matrix")
     tensor([[[1.8000, 2.4000],
              [2.4000, 3.2000]]])
-    >>> covariance_pool(x, normalize="frobenius")
+    >>> sg.nn.functional.covariance_pool(x, normalize="frobenius")
     tensor([[0.3600, 0.4800, 0.6400]])
-    >>> covariance_pool(torch.randn(4, 50, 192)).shape  # 4 samples of 50 tokens
+    >>> sg.nn.functional.covariance_pool(torch.randn(4, 50, 192)).shape  # 4 samples of 50 tokens
     torch.Size([4, 18528])
     """
     who = "covariance_pool"
@@ -111,8 +112,9 @@ def whiten(
         NonFiniteError: NaN or Inf in x.
         DefinitenessError: from `NewtonSchulz` alone, where it does not converge.
 
+    >>> import torch, spectralgrad as sg
     >>> mix = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 2.0], [0.0, 0.0, 1.0]])
-    >>> y = whiten(torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) @ mix)
+    >>> y = sg.nn.functional.whiten(torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) @ mix)
     >>> bool(((y.mT @ y / 64 - torch.eye(3)).abs() < 1e-2).all())
     True
     """
@@ -159,10 +161,12 @@ def whiten_color(
     Raises:
         OptionError: an option out of its range.
         ShapeError, DtypeError, NonFiniteError: content or style is no batch of maps, or they do not match.
+        DeviceError: both on two devices.
         DefinitenessError: eps = 0 and the content's covariance is singular.
 
+    >>> import torch, spectralgrad as sg
     >>> content, style = torch.tensor([[[[0.0, 2.0]]]]), torch.tensor([[[[3.0], [5.0], [7.0]]]])
-    >>> whiten_color(content, style).mean()  # the style's
+    >>> sg.nn.functional.whiten_color(content, style).mean()  # the style's
     tensor(5.)
     """
     return recolored(content, style, Coloring(group_size, eps, alpha, per, gradient, solver))
@@ -189,9 +193,11 @@ def color_transfer(
     Raises:
         OptionError: an option out of its range.
         ShapeError, DtypeError, NonFiniteError: no images, not finite, or not in [0, 1].
+        DeviceError: both on two devices.
 
+    >>> import torch, spectralgrad as sg
     >>> red = torch.tensor([255, 0, 0], dtype=torch.uint8).reshape(3, 1, 1)
-    >>> color_transfer(torch.full((3, 2, 2), 0.5), red)[:, 0, 0]
+    >>> sg.nn.functional.color_transfer(torch.full((3, 2, 2), 0.5), red)[:, 0, 0]
     tensor([1., 0., 0.])
     """
     who = "color_transfer"

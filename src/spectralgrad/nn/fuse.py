@@ -37,9 +37,10 @@ def fuse(model: Module) -> Module:
     Raises:
         OptionError: a module in training mode, or a whitening layer without running statistics.
 
-    >>> from spectralgrad.nn import DecorrelatedBatchNorm2d
-    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), DecorrelatedBatchNorm2d(8, group_size=4), nn.ReLU())
-    >>> fuse(net.eval())
+    >>> import torch, spectralgrad as sg
+    >>> whitening = sg.nn.DecorrelatedBatchNorm2d(8, group_size=4)
+    >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, bias=False), whitening, torch.nn.ReLU())
+    >>> sg.nn.fuse(net.eval())
     Sequential(
       (0): Conv2d(3, 8, kernel_size=(3, 3), stride=(1, 1))
       (2): ReLU()

@@ -52,11 +52,15 @@ class CovariancePool2d(Module):
         channels: of the pooled map, C: ``reduced``, or ``in_channels`` without a reduction.
         out_features: numbers per image, C (C + 1) / 2 or C^2; for output="features" its channels, C.
 
+    Shape: (N, in_channels, H, W) or (N, T, in_channels) -> (N, out_features) for the triangle, (N, C, C) for the matrix,
+        (N, C, H, W) or (N, T, C) for features. Real; half precision is computed in float32 and rounded back.
+
     Raises:
         OptionError: an option out of its range.
         ShapeError, DtypeError, NonFiniteError: an input of the wrong shape or kind, or not finite.
 
-    >>> pool = CovariancePool2d(512, reduced=8)
+    >>> import torch, spectralgrad as sg
+    >>> pool = sg.nn.CovariancePool2d(512, reduced=8)
     >>> head = torch.nn.Linear(pool.out_features, 10)
     >>> head(pool(torch.randn(2, 512, 7, 7))).shape
     torch.Size([2, 10])

@@ -46,7 +46,8 @@ class SPDBatchNorm(Module):
         DtypeError, SymmetryError, NonFiniteError: an input that is no real symmetric matrix.
         ConvergenceError: as in `spd.mean`.
 
-    >>> layer = SPDBatchNorm(2)
+    >>> import torch, spectralgrad as sg
+    >>> layer = sg.nn.SPDBatchNorm(2)
     >>> X = torch.diag_embed(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
     >>> layer(X).detach().diagonal(dim1=-2, dim2=-1)
     tensor([[0.5000, 0.5000],

@@ -40,12 +40,17 @@ class OrthogonalConv2d(nn.Module):
         in_channels, out_channels: of the images.
         kernel_size: odd.
         padding_mode: "zeros" or "circular"; the map is orthogonal with both.
+        device, dtype: of the parameter; real.
+
+    Shape: (N, in_channels, H, W) -> (N, out_channels, H, W).
 
     Raises:
         OptionError: an option out of its range.
-        ShapeError, DtypeError: an input that is no batch of images with so many channels, or has another dtype.
+        ShapeError, DtypeError: an input that is no batch of images with so many channels, or has another dtype than the
+            weight; or a dtype that is not real.
 
-    >>> conv = OrthogonalConv2d(3, 8, 3)
+    >>> import torch, spectralgrad as sg
+    >>> conv = sg.orthogonal.OrthogonalConv2d(3, 8, 3)
     >>> x = torch.randn(2, 3, 6, 6)
     >>> torch.allclose(conv(x).norm(), x.norm(), rtol=1e-5)
     True
@@ -68,6 +73,8 @@ class OrthogonalConv2d(nn.Module):
         if not is_whole(kernel_size) or kernel_size % 2 == 0:
             raise OptionError(f"`{who}`: kernel_size must be an odd whole number, got {kernel_size!r}.")
         require_one_of(who, "padding_mode", padding_mode, ("zeros", "circular"))
+        if dtype is not None and not dtype.is_floating_point:
+            raise DtypeError(f"`{who}`: dtype must be real and floating point, got {dtype}.")
         super().__init__()
         self.in_channels, self.out_channels, self.kernel_size = in_channels, out_channels, kernel_size
         self.padding_mode = padding_mode

@@ -33,9 +33,10 @@ class NearestOrthogonalGradient(Treatment):
             a sparse one, DtypeError for a float16 one that a fused optimizer is to unscale. No parameter, gradient or
             state has changed then.
 
+    >>> import torch, spectralgrad as sg
     >>> layer = torch.nn.Linear(3, 2)
     >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
-    >>> nog = NearestOrthogonalGradient(optimizer, [layer.weight])
+    >>> nog = sg.orthogonal.NearestOrthogonalGradient(optimizer, [layer.weight])
     >>> layer(torch.eye(3)[:2]).square().sum().backward()
     >>> optimizer.step()
     >>> G = layer.weight.grad

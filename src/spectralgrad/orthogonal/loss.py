@@ -35,10 +35,11 @@ def orthogonal_loss(weights: Weight | Iterable[Weight]) -> Tensor:
         ShapeError, DtypeError: a weight is no matrix or not floating point.
         OptionError: a module has no ``weight``, or something is neither tensor nor module.
 
-    >>> orthogonal_loss([2 * torch.eye(3), torch.eye(4, 2)])  # |3 I|_F + 0
+    >>> import torch, spectralgrad as sg
+    >>> sg.orthogonal.orthogonal_loss([2 * torch.eye(3), torch.eye(4, 2)])  # |3 I|_F + 0
     tensor(5.1962)
     >>> conv = torch.nn.Conv2d(3, 64, 3)
-    >>> (0.01 * orthogonal_loss(conv)).backward()
+    >>> (0.01 * sg.orthogonal.orthogonal_loss(conv)).backward()
     """
     if isinstance(weights, (Tensor, nn.Module)) and not isinstance(weights, (nn.ParameterList, nn.ModuleList)):
         weights = [weights]

@@ -42,10 +42,11 @@ class OptimalLearningRate(Treatment):
         OptionError: a parameter that the optimizer does not hold, or that has this treatment, or a group without "lr";
             nothing has changed then. In the step, for a sparse gradient.
 
+    >>> import torch, spectralgrad as sg
     >>> layer = torch.nn.Linear(2, 2, bias=False)
     >>> layer.weight.data = layer.weight.grad = torch.eye(2)
     >>> optimizer = torch.optim.SGD(layer.parameters(), lr=0.5)
-    >>> olr = OptimalLearningRate(optimizer, [layer.weight])
+    >>> olr = sg.orthogonal.OptimalLearningRate(optimizer, [layer.weight])
     >>> optimizer.step()
     >>> olr.rates  # 2 * 2 / (2 * 2 + 2 * 2^2) = 1/3
     [0.3333333333333333]

@@ -133,7 +133,8 @@ def spectral_norm(module: Layer, name: str = "weight") -> Layer:
         OptionError: no such parameter, or a treatment is attached to it already; nothing has changed then.
         ShapeError, DtypeError, NonFiniteError: the weight is no matrix, not floating point, not finite.
 
-    >>> conv = spectral_norm(torch.nn.Conv2d(3, 64, 3))
+    >>> import torch, spectralgrad as sg
+    >>> conv = sg.orthogonal.spectral_norm(torch.nn.Conv2d(3, 64, 3))
     >>> torch.linalg.matrix_norm(conv.weight.flatten(1), ord=2).round(decimals=5)
     tensor(1., grad_fn=<RoundBackward1>)
     """
@@ -166,7 +167,8 @@ def orthogonal_weight(module: Layer, name: str = "weight", *, keep: bool = True)
         OptionError: no such parameter, or it is parametrized already; nothing has changed then.
         ShapeError, DtypeError, NonFiniteError: the weight is no matrix, not real, not finite.
 
-    >>> conv = orthogonal_weight(torch.nn.Conv2d(3, 64, 3))
+    >>> import torch, spectralgrad as sg
+    >>> conv = sg.orthogonal.orthogonal_weight(torch.nn.Conv2d(3, 64, 3))
     >>> W = conv.weight.flatten(1)  # (64, 27)
     >>> bool((W.T @ W - torch.eye(27)).abs().max() < 1e-6)
     True

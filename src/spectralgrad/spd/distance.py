@@ -51,10 +51,11 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     Raises:
         DefinitenessError: A or B is singular to rounding, or indefinite.
         OptionError: an unknown metric.
-        ShapeError, DtypeError, SymmetryError, NonFiniteError, ConvergenceError.
+        ShapeError, DtypeError, DeviceError, SymmetryError, NonFiniteError, ConvergenceError.
 
+    >>> import torch, spectralgrad as sg
     >>> A, B = torch.eye(2), torch.diag(torch.tensor([4.0, 1.0]))
-    >>> distance(A, B), distance(A, B, metric="bures", squared=True)
+    >>> sg.spd.distance(A, B), sg.spd.distance(A, B, metric="bures", squared=True)
     (tensor(1.3863), tensor(1.))
     """
     who = "spd.distance"

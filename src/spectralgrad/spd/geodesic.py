@@ -36,7 +36,8 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
 
     Raises: as in `distance`; OptionError for a t that is no finite number.
 
-    >>> geodesic(torch.eye(2), torch.diag(torch.tensor([4.0, 1.0])), 0.5).round(decimals=4)
+    >>> import torch, spectralgrad as sg
+    >>> sg.spd.geodesic(torch.eye(2), torch.diag(torch.tensor([4.0, 1.0])), 0.5).round(decimals=4)
     tensor([[2., 0.],
             [0., 1.]])
     """

@@ -47,8 +47,9 @@ def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") ->
         ConvergenceError: the iteration did not come down to rounding.
         DefinitenessError, DtypeError, SymmetryError, NonFiniteError: as in `distance`.
 
+    >>> import torch, spectralgrad as sg
     >>> X = torch.diag_embed(torch.tensor([[1.0, 2.0], [4.0, 8.0]]))
-    >>> mean(X).round(decimals=4)
+    >>> sg.spd.mean(X).round(decimals=4)
     tensor([[2., 0.],
             [0., 4.]])
     """

@@ -34,9 +34,9 @@ def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Ten
         OptionError: an unknown metric, or "bures".
         Others as in `distance`.
 
-    >>> import torch
+    >>> import torch, spectralgrad as sg
     >>> T, A, B = torch.ones(2, 2), torch.eye(2), torch.diag(torch.tensor([4.0, 1.0]))
-    >>> transport(T, A, B).round(decimals=4)
+    >>> sg.spd.transport(T, A, B).round(decimals=4)
     tensor([[4., 2.],
             [2., 1.]])
     """

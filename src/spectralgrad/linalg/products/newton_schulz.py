@@ -24,7 +24,7 @@ class NewtonSchulz:
             stops earlier where rounding lets the residual shrink no further.
         steps: a fixed number of unrolled steps instead.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> M = torch.diag(torch.tensor([4.0, 9.0]))
     >>> sg.sqrtm(M, solver=sg.NewtonSchulz()).diagonal()
     tensor([2., 3.])

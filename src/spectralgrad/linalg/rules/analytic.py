@@ -15,7 +15,8 @@ class Analytic(Rule):
 
     See docs/rules/analytic.md.
 
-    >>> Analytic().coefficients(torch.tensor([1.0, 1.0, 3.0]))
+    >>> import torch, spectralgrad as sg
+    >>> sg.Analytic().coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[ 0.0000,     inf,  0.5000],
             [   -inf,  0.0000,  0.5000],
             [-0.5000, -0.5000,  0.0000]])

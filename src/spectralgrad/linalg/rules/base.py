@@ -20,7 +20,7 @@ class Rule(ABC):
     dM = V (sym(K * (V^H gV)) + diag(gL)) V^H. K is antisymmetric with a zero diagonal; each rule bounds the entries
     of close pairs in its own way. Two equal eigenvalues are ordered as the rest of the vector is: by index.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> class Nothing(sg.Rule):  # as if the eigenvectors were constants
     ...     def coefficients(self, eigenvalues):
     ...         return torch.zeros(*eigenvalues.shape, eigenvalues.shape[-1])

@@ -17,7 +17,8 @@ class Exact(Rule):
     Exact for every loss that sees tied eigenvectors only through the space they span. On spectral functions it means the
     exact gradient by Loewner matrices, finite at every tie. See docs/rules/exact.md.
 
-    >>> Exact().coefficients(torch.tensor([1.0, 1.0, 3.0]))
+    >>> import torch, spectralgrad as sg
+    >>> sg.Exact().coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[ 0.0000,  0.0000,  0.5000],
             [ 0.0000,  0.0000,  0.5000],
             [-0.5000, -0.5000,  0.0000]])

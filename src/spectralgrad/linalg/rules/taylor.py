@@ -20,7 +20,8 @@ class Taylor(Rule):
     sign and underestimates close ones. For eigenvalues of opposite signs it is crude: at (1, -1) odd degrees give 0.
     Two zeros give 0. See docs/rules/taylor.md.
 
-    >>> Taylor(9).coefficients(torch.tensor([0.01, 0.01, 0.02]))  # PAMI eq. 61, ascending
+    >>> import torch, spectralgrad as sg
+    >>> sg.Taylor(9).coefficients(torch.tensor([0.01, 0.01, 0.02]))  # PAMI eq. 61, ascending
     tensor([[    0.0000,  1000.0000,    99.9023],
             [-1000.0000,     0.0000,    99.9023],
             [  -99.9023,   -99.9023,     0.0000]])

@@ -38,7 +38,7 @@ class Jacobi(Solver):
     Args:
         max_sweeps: sweeps after which the plain solver gives up and the fallback chain takes over.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> w, V = sg.eigh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), solver=sg.Jacobi())
     >>> w
     tensor([1.0000, 3.0000])

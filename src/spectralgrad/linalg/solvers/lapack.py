@@ -83,7 +83,7 @@ class Lapack(Solver):
     The most accurate and the default on the CPU. Residual and orthogonality are a small multiple of ``n * eps``;
     small eigenvalues are accurate relative to the largest one, not to themselves.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> w, V = sg.eigh(torch.diag(torch.tensor([2.0, 1.0])), solver=sg.Lapack())
     >>> w
     tensor([1., 2.])

@@ -18,7 +18,7 @@ class SVD(Solver):
     eigenvalues l and -l share a singular value and their vectors mix; that costs a second SVD, and on CUDA, where
     looking would make the host wait, every matrix is shifted. Slower than `Lapack`; there for comparison.
 
-    >>> import spectralgrad as sg
+    >>> import torch, spectralgrad as sg
     >>> w, V = sg.eigh(torch.diag(torch.tensor([1.0, 2.0])), solver=sg.SVD())
     >>> w
     tensor([1., 2.])
