@@ -1,14 +1,29 @@
-# make demo, make test, make lint: each sets up its own .venv first. Needs Python 3.10 or newer and nothing else.
+# make help lists what there is. Each sets up its own .venv first. Needs Python 3.10 or newer and nothing else.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
+.PHONY: demo help test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
 .DELETE_ON_ERROR:
 
 demo: .make/test
 	$(BIN)/spectralgrad demo
+
+help:
+	@echo "make demo      what a user sees first: methods x d on digits, three minutes, a page"
+	@echo "make test      lint, types, all tests but the slow ones"
+	@echo "make test-all  the slow tests too"
+	@echo "make test-gpu  tests on a GPU, with PYTHON= as it is; RECORD=FILE keeps the record"
+	@echo "make lint      ruff and mypy alone"
+	@echo "make fuzz      hostile matrices: SEED= MATRICES= ONLY= DEVICE=cuda"
+	@echo "make attack    damaged files, interrupts, faults of ranks: SEED= COUNT= ONLY="
+	@echo "make bench     accuracy and speed beside other packages; records go into results/"
+	@echo "make examples  every example, or ONLY=, with its picture"
+	@echo "make docs      the site, into site/"
+	@echo "make dist      sdist and wheel of both packages, checked, in dist/"
+	@echo "make lock      requirements.lock again, after a change of versions"
+	@echo "make clean     removes .venv, .make, demo, dist and site"
 
 # Each worker begins with neighbouring files, whose fixtures it makes once, and takes from the others when it is done.
 # Bytecode is kept, whatever the environment says: without it every worker and every child compiles all files again.

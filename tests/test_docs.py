@@ -128,6 +128,21 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not missing
 
 
+MAKEFILE = ROOT / "Makefile"
+
+
+@pytest.mark.skipif(not MAKEFILE.exists(), reason="an unpacked sdist")
+def test_make_help_has_every_target_and_pages_name_no_other() -> None:
+    targets = set(re.findall(r"^\.PHONY: (.+)$", MAKEFILE.read_text(), re.MULTILINE)[0].split())
+    assert set(re.findall(r'^\t@echo "make ([\w-]+) ', MAKEFILE.read_text(), re.MULTILINE)) == targets - {"help"}
+    texts = [page.read_text() for page in PAGES]
+    shell = [fence.code for text in texts for fence in fences(text) if fence.language in ("sh", "bash", "")]
+    named = {name for text in texts for name in re.findall(r"`make ([\w-]+)", text)}
+    named |= {name for code in shell for name in re.findall(r"^make ([\w-]+)", code, re.MULTILINE)}
+    assert named <= targets
+    assert {"test", "docs", "help"} <= named
+
+
 # Markdown reads the text before the mathematics does. It takes a backslash before punctuation for its own, so that `\,`
 # arrives as `,`; an underscore after punctuation may open emphasis; and a bar ends a table's cell.
 MANGLED = {

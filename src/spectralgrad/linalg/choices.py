@@ -65,8 +65,8 @@ _LORENTZIAN, _EXACT, _NEWTON = Lorentzian(), Exact(), NewtonSchulz()
 class Auto(Solver):
     """Chooses a solver by device, dtype and size.
 
-    CPU: `Lapack` at every size and dtype. It is the most accurate, and with the batch spread over threads the
-    fastest: plain-torch `Jacobi` needs about n sweeps' worth of small operations, each dearer than LAPACK's whole n = 16.
+    CPU: `Lapack` at every size and dtype, with the batch spread over threads. It is the fastest there; the plain `Jacobi`
+    is many small operations of torch.
 
     CUDA, real matrices: the kernel of `Jacobi` wherever it is faster than cuSOLVER's batched routine, XsyevBatched: in
     float32 for n up to 128, and up to 192 from eight matrices on; in float64 for n up to 64, and up to 96 from 64 matrices

@@ -24,7 +24,7 @@ Per = Literal["sample", "batch"]
 class WhitenColor2d(Module):
     """Gives content features the mean and covariance of style features, in groups of channels.
 
-    y = C_s^(1/2) (C_c + eps I)^(-1/2) (x - m_c) + m_s,     and the output is (1 - alpha) x + alpha y.
+        y = C_s^(1/2) (C_c + eps I)^(-1/2) (x - m_c) + m_s,     and the output is (1 - alpha) x + alpha y.
 
     It has no parameters and no state: training and evaluation are the same. Differentiable in content and style. See
     docs/layers/coloring.md and `functional.whiten_color`.

@@ -102,7 +102,7 @@ class _DecorrelatedBatchNorm(Whitening, BatchStatistics):
 class DecorrelatedBatchNorm2d(_DecorrelatedBatchNorm):
     """Batch normalisation that also decorrelates: the covariance of its output is the identity, in groups of channels.
 
-    y = weight * W (x - mean) + bias,   W = (C + eps I)^(-1/2) (ZCA)   or   L^(-1/2) V^T with C + eps I = V L V^T (PCA),
+        y = weight * W (x - mean) + bias,   W = (C + eps I)^(-1/2) (ZCA)  or  L^(-1/2) V^T with C + eps I = V L V^T (PCA),
 
     with mean and covariance C over batch and positions, divided by their number. In eval mode they come from running
     averages, and W is computed once and kept until those change. See docs/layers/decorrelation.md.

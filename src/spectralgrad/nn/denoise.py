@@ -142,7 +142,7 @@ class _PCADenoise(BatchStatistics):
 class PCADenoise2d(_PCADenoise):
     """Batch normalisation that keeps only the leading principal components of its standardised input.
 
-    y = weight * P s + bias,   s = (x - mean) / sqrt(variance + eps),   P = U_k U_k^T of the covariance of s
+        y = weight * P s + bias,   s = (x - mean) / sqrt(variance + eps),   P = U_k U_k^T of the covariance of s
 
     with k = ``rank``, or as few as carry ``energy`` of the sum of the eigenvalues. Energy 1 is batch normalisation. In
     eval mode mean and variance come from running averages, and P is the projector of the running covariance of s, or the
