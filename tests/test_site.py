@@ -239,6 +239,7 @@ def formula(inside: str) -> str:
 
 
 THIN = '<mspace width="0.167em" />'
+COVERED = '<mpadded height="0.75em" depth="0.2em">'
 FENCED = '<mo fence="true" stretchy="{}">|</mo>{}<mo fence="true" stretchy="{}">|</mo>'
 SET = {
     "a slash": ("<mo>/</mo>", '<mo lspace="0" rspace="0">/</mo>'),
@@ -251,6 +252,9 @@ SET = {
     "a prime": ("<msup><mi>f</mi><mi>′</mi></msup>", '<mrow><mi>f</mi><mo lspace="0" rspace="0">′</mo></mrow>'),
     "a power": ("<msup><mi>f</mi><mi>k</mi></msup>", "<msup><mi>f</mi><mi>k</mi></msup>"),
     "a hat": ("<mover><mi>E</mi><mo>^</mo></mover>", "<mover><mi>E</mi><mo>ˆ</mo></mover>"),
+    "a root": ("<msqrt><mi>n</mi></msqrt>", f"<msqrt>{COVERED}<mi>n</mi></mpadded></msqrt>"),
+    "a root of several": ("<msqrt><mi>a</mi><mi>b</mi></msqrt>", f"<msqrt>{COVERED}<mi>a</mi><mi>b</mi></mpadded></msqrt>"),
+    "a high root": ("<msqrt><msup><mi>a</mi><mn>2</mn></msup></msqrt>", "<msqrt><msup><mi>a</mi><mn>2</mn></msup></msqrt>"),
     "low bars": (FENCED.format("true", "<mi>a</mi>", "true"), FENCED.format("false", "<mi>a</mi>", "false")),
     "high bars": (FENCED.format("true", "<mfrac />", "true"), FENCED.format("true", "<mfrac />", "true")),
 }

@@ -1,16 +1,18 @@
 """MathML as a printer would set it: what latex2mathml leaves to the browser, which knows less than TeX.
 
 Bars close to what they hold, no space around a slash nor after the minus of a sign, one beside the name of a function, a hat
-that is an accent, a prime that is raised once.
+that is an accent, a prime that is raised once, the sign of a root on the line of what is under it.
 """
 
 from xml.etree.ElementTree import Element
 
 ROWS = ("math", "mrow", "mtd", "mstyle")  # elements in a line; those of the others have their places
 TALL = ("mfrac", "munder", "munderover", "mtable", "msqrt")
+HIGH = (*TALL, "msup", "msubsup", "mover")  # what a root of usual height does not cover
 OPENING = set("([{=<>≤≥≈,")
 HAT = {"^": "ˆ"}
 THIN = "0.167em"
+ROOTED = {"height": "0.75em", "depth": "0.2em"}  # the smallest sign of a root fits this, whatever letters it holds
 
 
 def tidied(formula: Element) -> Element:
@@ -29,7 +31,20 @@ def tidied(formula: Element) -> Element:
     for row in list(formula.iter()):
         if row.tag in ROWS:
             set_in_line(row)
+    for root in formula.iter("msqrt"):
+        if not any(part.tag in HIGH for part in root.iter() if part is not root):
+            cover(root)
     return formula
+
+
+def cover(root: Element) -> None:
+    """Give what stands under a root one height. A browser hangs the sign from the bar, below the line where that is low, and
+    takes the next larger sign for an index."""
+    held = Element("mpadded", ROOTED)
+    held.extend(root)
+    for part in list(root):
+        root.remove(part)
+    root.append(held)
 
 
 def set_in_line(row: Element) -> None:
