@@ -29,7 +29,7 @@ def test_every_form_of_import(form: str, name: str) -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         exec(form.format(name))
     assert str(caught.value).startswith(sentence(name))
-    assert str(caught.value).endswith("in the distribution spectralgrad-lab: pip install spectralgrad-lab.")
+    assert str(caught.value).endswith("spectralgrad-lab: pip install spectralgrad-lab, in a checkout ./lab.")
     assert f"spectralgrad.{name}" not in sys.modules
 
 
@@ -43,7 +43,7 @@ def test_the_attribute(name: str) -> None:
 def test_the_whole_sentence() -> None:
     assert old_names._sentence("models") == (
         "spectralgrad.models is now spectralgrad_lab.models, in the distribution spectralgrad-lab: "
-        "pip install spectralgrad-lab."
+        "pip install spectralgrad-lab, in a checkout ./lab."
     )
     assert old_names._sentence("style").startswith(
         "spectralgrad.style is now spectralgrad_lab.style_network and spectralgrad_lab.transfer, in"
@@ -70,7 +70,7 @@ def test_python_suggests_what_is_near_but_not_for_what_moved() -> None:
         for name in ("eigg", "models")
     }
     assert "Did you mean: 'eigh'?" in shown["eigg"]
-    assert shown["models"].endswith("pip install spectralgrad-lab.\n")
+    assert shown["models"].endswith("pip install spectralgrad-lab, in a checkout ./lab.\n")
 
 
 def test_the_finder_comes_last_and_once() -> None:

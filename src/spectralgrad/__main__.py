@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     if arguments:
         print(
             f"python -m spectralgrad: takes --version or nothing, got {' '.join(arguments)}. The command `spectralgrad` "
-            "with its subcommands comes with the laboratory: pip install spectralgrad-lab.",
+            "with its subcommands comes with the laboratory: pip install spectralgrad-lab, in a checkout ./lab.",
             file=sys.stderr,
         )
         return 2

@@ -11,6 +11,7 @@ from types import ModuleType
 
 _PACKAGE = "spectralgrad"
 _LABORATORY = "spectralgrad_lab"
+_INSTALL = "pip install spectralgrad-lab, in a checkout ./lab"
 _MOVED = {  # a module of the library -> those of the laboratory
     "cli": ("cli",),
     "data": ("data",),
@@ -33,7 +34,7 @@ def announce() -> None:
 def _sentence(name: str) -> str:
     *others, last = (f"{_LABORATORY}.{new}" for new in _MOVED[name])
     new = f"{', '.join(others)} and {last}" if others else last
-    return f"{_PACKAGE}.{name} is now {new}, in the distribution spectralgrad-lab: pip install spectralgrad-lab."
+    return f"{_PACKAGE}.{name} is now {new}, in the distribution spectralgrad-lab: {_INSTALL}."
 
 
 def _missing_attribute(name: str) -> object:
