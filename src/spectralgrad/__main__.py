@@ -51,7 +51,8 @@ def device_name(device: torch.device) -> str:
     """A device in words."""
     if device.type == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
-        return f"{platform.machine()}, {capability}, {torch.get_num_threads()} threads"
+        threads = torch.get_num_threads()
+        return f"{platform.machine()}, {capability}, {threads} thread{'' if threads == 1 else 's'}"
     properties = torch.cuda.get_device_properties(device)
     return (
         f"{properties.name}, compute capability {properties.major}.{properties.minor}, {properties.total_memory >> 30} GiB"

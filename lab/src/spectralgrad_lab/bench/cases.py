@@ -10,7 +10,7 @@ from .case import AS_FAST, Case
 __all__ = ["CPU", "GPU", "QUICK_CPU", "QUICK_GPU", "SECTIONS", "Case", "cases"]
 
 SECTIONS = {
-    "eigh": "cuSOLVER's XsyevBatched, on a CPU torch.linalg.eigh / sg.eigh, forward, float32 covariances of 4d samples",
+    "eigh": "torch.linalg.eigh (on CUDA: cuSOLVER's XsyevBatched) / sg.eigh, forward, float32 covariances of 4d samples",
     "eigh64": "the same in float64",
     "eigh_complex": "the same, complex Hermitian",
     "accuracy": "sg.eigh: LAPACK's ratios and the relative error of every eigenvalue, worst over all batches",
