@@ -113,7 +113,8 @@ class Coloring(NamedTuple):
         X, Y = X.to(dtype), Y.to(dtype)
         content, _, _ = self._grouped(X)  # (N, groups, size, n), or (groups, size, N n); its scale cancels
         style, mean, scale = self._grouped(Y, also_small=True)
-        white = inverse_root(covariance(content, self.eps), self.eps, self.gradient, self.solver)
+        C, name = covariance(content, self.eps), f"covariance of {names[0]}"
+        white = inverse_root(who, C, self.eps, self.gradient, self.solver, name)
         color = power_of(covariance(style), 0.5, 0.0, self.gradient, self.solver)
         y = ((matmul(matmul(color, white), content) + mean) * scale).flatten(-3, -2)  # (N, C, n), or (C, N n)
         if self.per == "batch":

@@ -1,5 +1,6 @@
 """Powers of the covariance of feature maps, from the samples themselves where those are fewer than the channels."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -13,11 +14,13 @@ from spectralgrad.linalg.choices import (
     is_exact,
     knows_no_eigenvalues,
 )
-from spectralgrad.linalg.functions import inv_sqrtm, powm, sqrtm
+from spectralgrad.linalg.elementary import InverseSqrt
+from spectralgrad.linalg.functions import apply_scalar, inv_sqrtm, powm, sqrtm
 from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.products.roots import newton_root
+from spectralgrad.linalg.scalars import require_positive
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import asymmetry_tolerance
 
@@ -211,7 +214,16 @@ def _nonzero_trace(M: Tensor) -> Tensor:
     return largest * torch.where(trace > 0, trace, 1)
 
 
-def inverse_root(M: Tensor, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
-    """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it."""
+@dataclass(frozen=True)
+class _InverseSqrtOrAdvice(InverseSqrt):
+    name: str = "M"  # for the error
+
+    def require(self, who: str, w: Tensor, eps: float) -> None:
+        if self.floor is None:
+            require_positive(who, w, "Raise eps.", self.name)
+
+
+def inverse_root(who: str, M: Tensor, eps: float, gradient: Gradient | None, solver: RootSolver, name: str) -> Tensor:
+    """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it. ``name``: of M."""
     floor = None if knows_no_eigenvalues(solver) else eps or None
-    return inv_sqrtm(M, gradient=gradient, solver=solver, floor=floor)
+    return apply_scalar(who, M, _InverseSqrtOrAdvice(floor, name=name), gradient, solver)
