@@ -100,6 +100,15 @@ def test_refusals_name_who_and_what_came(ask) -> None:
         ask()
 
 
+def test_a_class_in_the_place_of_an_object_is_named() -> None:
+    with pytest.raises(OptionError, match=r"Exact'>, a class: write Exact\(\.\.\.\)\.$"):
+        sg.eigh(torch.eye(2), gradient=sg.Exact)
+    with pytest.raises(OptionError, match=r"Auto'>, a class: write Auto\(\.\.\.\)\. NewtonSchulz"):
+        sg.eigh(torch.eye(2), solver=sg.Auto)
+    with pytest.raises(OptionError, match=r"Lapack'>, a class: write Lapack\(\.\.\.\)\.$"):
+        sg.svd(torch.eye(2), solver=sg.Lapack)
+
+
 def test_what_layers_take() -> None:
     assert choices.for_whitening("f", "zca", None, sg.Auto()) == sg.Exact()
     assert choices.for_whitening("f", "pca", None, sg.Auto()) == sg.Lorentzian()

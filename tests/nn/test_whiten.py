@@ -189,3 +189,12 @@ def test_bad_input(options: dict[str, Any], error: type[Exception], message: str
     x = options.pop("x", torch.eye(8, 6))
     with pytest.raises(error, match=f"^`whiten`: .*{message}"):
         whiten(x, **options)
+
+
+def test_what_products_cannot_whiten_is_refused_in_the_name_of_who_was_called() -> None:
+    x = torch.randn(2, 1, 3, 3).expand(-1, 4, -1, -1)  # four equal channels
+    options = {"eps": 1e-12, "solver": sg.NewtonSchulz()}
+    with pytest.raises(sg.errors.DefinitenessError, match=r"^`whiten`: Newton-Schulz needs"):
+        whiten(x, **options)
+    with pytest.raises(sg.errors.DefinitenessError, match=r"^`DecorrelatedBatchNorm2d`: Newton-Schulz needs"):
+        DecorrelatedBatchNorm2d(4, **options)(x)

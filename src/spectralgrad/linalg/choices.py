@@ -365,14 +365,14 @@ def _require_solver(who: str, solver: object) -> Solver:
     if isinstance(solver, Solver):
         return solver
     raise OptionError(
-        f"`{who}`: solver must be an eigensolver such as Auto(), Lapack(), SVD() or Jacobi(), got {solver!r}. "
+        f"`{who}`: solver must be an eigensolver such as Auto(), Lapack(), SVD() or Jacobi(), got {_told(solver)}. "
         "NewtonSchulz() serves `sqrtm`, `inv_sqrtm`, `inv_root` and `powm` at 1/2, -1/2 and -1/4, and `polar`."
     )
 
 
 def _require_svd_solver(who: str, solver: object) -> None:
     if not isinstance(solver, (Auto, Lapack, SVD)):
-        raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {solver!r}.")
+        raise OptionError(f"`{who}`: solver must be Auto(), Lapack() or SVD() for singular values, got {_told(solver)}.")
 
 
 def _require_rule(who: str, gradient: object, power_iteration: bool = True) -> Rule:
@@ -380,5 +380,11 @@ def _require_rule(who: str, gradient: object, power_iteration: bool = True) -> R
         return gradient
     last = "Analytic() or PowerIteration(19)" if power_iteration else "Analytic()"
     raise OptionError(
-        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), {last}, got {gradient!r}."
+        f"`{who}`: gradient must be a rule such as Exact(), Lorentzian(), Taylor(9), Clip(100.), {last}, got "
+        f"{_told(gradient)}."
     )
+
+
+def _told(option: object) -> str:
+    """An option in an error. A class in the place of an object is a slip that is easily made."""
+    return f"{option!r}, a class: write {option.__name__}(...)" if isinstance(option, type) else repr(option)

@@ -19,7 +19,7 @@ from spectralgrad.linalg.choices import (
 )
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.elementary import InverseSqrt, reciprocal_root
-from spectralgrad.linalg.functions import inv_sqrtm, with_pullback
+from spectralgrad.linalg.functions import apply_scalar, with_pullback
 from spectralgrad.validation import asymmetry_tolerance, require_one_of
 
 from .export import require_no_onnx
@@ -53,7 +53,7 @@ class Whitening(Normalizer):
             require_no_onnx(self.who, self.solver)
         if self.whitening == "zca":
             floor = None if knows_no_eigenvalues(self.solver) else self.eps
-            return inv_sqrtm(C, gradient=self.gradient, solver=self.solver, floor=floor)
+            return apply_scalar(self.who, C, InverseSqrt(floor), self.gradient, self.solver)
         w, V = eigh(C, gradient=self.gradient, solver=self.solver)  # type: ignore[arg-type]
         sign = V.detach().gather(-2, V.detach().abs().argmax(-2, keepdim=True)).sign()
         w = torch.where(w < self.eps, self.eps, w)
@@ -72,7 +72,7 @@ class Whitening(Normalizer):
         covariance = covariance_of(scatter.detach(), samples)
         C = shifted(covariance, self.eps)
         W, pullback, basis = with_pullback(
-            "inv_sqrtm", C, InverseSqrt(self.eps), solver, asymmetry_tolerance(C), self._start(C.shape, C.device, C.dtype)
+            self.who, C, InverseSqrt(self.eps), solver, asymmetry_tolerance(C), self._start(C.shape, C.device, C.dtype)
         )
         self._remember_basis(basis if jacobi.runs_on(C) else None)
         twice = 2 / max(samples, 1)  # a spectral function's derivative is symmetric
