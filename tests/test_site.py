@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -125,6 +127,52 @@ def table(text: str) -> dict[tuple[str, str], str]:
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
     header = [name.replace(",", "") for name in rows[0]]
     return {(row[0], name): cell for row in rows[2:] for name, cell in zip(header[1:], row[1:], strict=True) if cell}
+
+
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="an unpacked sdist: no results/, no lab/")
+def test_the_page_of_accuracy_says_what_its_record_says() -> None:
+    """Its table counts the rows of the record it links to first, among those with a requirement."""
+    page = (DOCS / "accuracy.md").read_text()
+    name = re.findall(r"\.\./results/([\w-]+)\.md", page)[0]
+    record = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    rows = [row for row in record["rows"] if row["target"] is not None]
+    assert f"{len(rows)} rows" in page
+    assert f"source {record['source']}" in page
+    assert record["date"].split()[0] in page
+
+    def counted(rows: list[dict[str, Any]], *methods: str) -> tuple[str, str]:
+        found = [
+            (row, row["errors"][m], row["also"].get(m) or row["target"])
+            for m in methods
+            for row in rows
+            if m in row["errors"]
+        ]
+        kept = sum(error != "NaN" and error <= target for _, error, target in found)
+        nan = sum(error == "NaN" for _, error, _ in found)
+        return f"{kept} of {len(found)}", f", {nan} NaN" if nan else ""
+
+    roots = [row for row in rows if "spectralgrad Taylor(9)" in row["errors"]]
+    second = [row for row in rows if "second" in row["function"]]
+    rest = [row for row in rows if row not in roots and row not in second]
+    torchs = ("torch.linalg.eigh + autograd", "torch.linalg.svd + autograd")
+    cells = [
+        [cell.strip() for cell in line.strip().strip("|").split("|")]
+        for line in page.splitlines()
+        if " of " in line and "|" in line
+    ]
+    assert len(cells) == 3
+    for some, (_, exact, default, torch, torchspd) in zip((roots, rest, second), cells, strict=True):
+        assert exact == counted(some, "spectralgrad Exact")[0]
+        assert default == ("" if some is roots else counted(some, "spectralgrad")[0])
+        assert torch == "".join(counted(some, *torchs))
+        assert torchspd == counted(some, "torchspd")[0]
+    for method, words in {
+        "NewtonSchulz()": "keeps {}",
+        "Lorentzian": "`Lorentzian()` {}",
+        "Taylor(9)": "`Taylor(9)` {}",
+    }.items():
+        assert words.format(counted(roots, f"spectralgrad {method}")[0].split()[0]) in page
+    assert f"xitorch {counted(roots, 'xitorch')[0].split()[0]}" in page
 
 
 # The picture.
