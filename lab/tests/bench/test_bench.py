@@ -195,6 +195,23 @@ def test_losses_name_misses_failures_and_rivals() -> None:
     assert "RuntimeError: capture" in text[2]
 
 
+def test_sizes_that_are_lost_in_one_way_are_one_sentence() -> None:
+    rows = [
+        Row("eigh", "", d, batch, "ratio", figure, (0.5, 9.0), goal, baseline="base")
+        for d, batch, figure, goal in (
+            (8, 1, 1.5, 2.0),
+            (64, 16, 1.2, 2.0),
+            (16, 4, 1.8, 2.0),
+            (8, 4, 1.0, 3.0),
+            (8, 9, 5.0, 3.0),
+        )
+    ]
+    assert table.losses(rows) == [
+        "eigh, d = 8 to 64, B = 1 to 16 (3 cases): 1.2x to 1.8x, target >= 2.",
+        "eigh, d = 8, B = 4: 1x (0.5 to 9), target >= 3.",
+    ]
+
+
 def test_measure_takes_every_method_in_turn_and_rotates_the_inputs() -> None:
     calls: list[tuple[str, int]] = []
 

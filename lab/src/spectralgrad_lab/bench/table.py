@@ -1,6 +1,7 @@
 """The rows as Markdown: one table, and the list of what we lose."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spectralgrad_lab.records import machine as record
 
@@ -83,18 +84,53 @@ def summary(rows: list[Row]) -> str:
 
 
 def losses(rows: list[Row]) -> list[str]:
-    """A sentence for each row in which a target is missed, an error came, or somebody else is faster."""
-    found = []
+    """A sentence for each row in which a target is missed, an error came, or somebody else is faster.
+
+    Several sizes of one case that do so in the same way are one sentence.
+    """
+    found: dict[tuple[str, ...], list[Row]] = {}
+    how: tuple[str, ...]
     for row in rows:
-        where = f"{row.section}{f', {row.case}' if row.case else ''}, d = {row.d}, B = {row.batch}"
         if row.verdict == "failed":
-            reason = "; ".join(text if name == OURS else f"{name} {text}" for name, text in row.failed.items())
-            found.append(f"{where}: no figure, {reason}.")
+            how = ("failed", str(len(found)))  # each by itself
         elif row.verdict == "missed":
-            found.append(f"{where}: {figure(row)}, target {target(row)}.")
+            how = ("missed", target(row))
         elif row.faster:
-            found.append(f"{where}: {' and '.join(row.faster)} faster, {figure(row)}.")
-    return found
+            how = ("faster", *row.faster)
+        else:
+            continue
+        found.setdefault((row.section, row.case, *how), []).append(row)
+    return [_loss(some) for some in found.values()]
+
+
+def _loss(rows: list[Row]) -> str:
+    """What is lost in rows of one case, which are lost in one way."""
+    row = rows[0]
+    several = f" ({len(rows)} cases)" if len(rows) > 1 else ""
+    sizes = ", ".join(
+        f"{name} = {_range([getattr(row, what) for row in rows])}" for name, what in (("d", "d"), ("B", "batch"))
+    )
+    where = f"{row.section}{f', {row.case}' if row.case else ''}, {sizes}{several}"
+    if row.verdict == "failed":
+        reason = "; ".join(text if name == OURS else f"{name} {text}" for name, text in row.failed.items())
+        return f"{where}: no figure, {reason}."
+    ordered = sorted(rows, key=lambda row: row.figure or 0.0)
+    figures = (
+        figure(row) if not several else " to ".join(figure(replace(row, spread=None)) for row in (ordered[0], ordered[-1]))
+    )
+    if row.verdict == "missed":
+        return f"{where}: {figures}, target {target(row)}."
+    return f"{where}: {' and '.join(row.faster)} faster, {figures}."
+
+
+def _range(sizes: list[int]) -> str:
+    """The smallest and the largest.
+
+    >>> _range([3]), _range([64, 8, 64])
+    ('3', '8 to 64')
+    """
+    least, most = min(sizes), max(sizes)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def report(rows: list[Row]) -> str:
