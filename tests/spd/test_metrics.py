@@ -184,6 +184,17 @@ def test_bures_takes_singular_matrices() -> None:
 
 
 @each_metric
+@pytest.mark.parametrize("k", [-1000, -240, 240, 1000])
+def test_a_geodesic_loses_no_digit_to_a_scale(metric: str, k: int) -> None:
+    """A logarithm of a far scale is a large number, whose rounding an exponential makes a relative one."""
+    A, B = definite(n=4, seed=1), definite(n=4, seed=2)
+    scaled = [torch.ldexp(X, torch.tensor(k)) for X in (A, B)]
+    want = sg.spd.geodesic(A, B, 0.3, metric)  # type: ignore[arg-type]
+    found = torch.ldexp(sg.spd.geodesic(*scaled, 0.3, metric), torch.tensor(-k))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, want, rtol=0, atol=4e-15 * float(want.abs().max()))
+
+
+@each_metric
 @pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-150, 1e150, 1e-300, 1e300])
 def test_scales(metric: str, scale: float) -> None:
     """Both matrices times c: nothing, or c^(1/2) for "bures"."""

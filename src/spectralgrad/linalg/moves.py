@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .autograd import Sum, apply, call
+from .autograd import Sum, apply, call, differentiated_again
 from .precision import matmul
 from .scaling import bounded, exponent, in_batched_backward, largest_number, on_parts, shifted
 
@@ -27,6 +27,12 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
     result: Tensor = apply(_Moved if torch.compiler.is_compiling() else _MovedFunc, x, k)
+    return result
+
+
+def moved_first(x: Tensor, k: Tensor, most: int) -> Tensor:
+    """`moved` for what is given, whose gradient is a result: `moved_last`, where it is differentiated again."""
+    result: Tensor = apply(_Given if torch.compiler.is_compiling() else _GivenFunc, x, k, most)
     return result
 
 
@@ -77,6 +83,32 @@ class _MovedFunc(_Moved):
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
+        return moved(tangent, *ctx.saved_tensors)
+
+
+class _Given(Function):  # twice, for torch.compile and for the rest: see autograd.py
+    @staticmethod
+    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
+        return shifted(x, k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.save_for_forward(inputs[1])
+        ctx.most = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (k,) = ctx.saved_tensors
+        again = differentiated_again() and not torch.compiler.is_compiling()
+        return moved_last(grad, k, ctx.most) if again else moved(grad, k), None, None
+
+
+class _GivenFunc(_Given):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
         return moved(tangent, *ctx.saved_tensors)
 
 

@@ -4,7 +4,7 @@
     logeuclid   exp((1 - t) log A + t log B)
     bures       (1 - t)^2 A + t^2 B + t (1 - t) (C + C^H),  C = B^(1/2) U A^(1/2),  U the polar factor of B^(1/2) A^(1/2)
 
-C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and B / 2^(a + m) of scale 1 the first is
+C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and B / 2^(a + m) of scale 1 the first two are
 2^(a + t m) times theirs; the whole part of t m goes into the exponent, the rest into exp.
 """
 
@@ -13,10 +13,26 @@ from torch import Tensor
 
 from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.linalg.scaling import at_hand, exponent
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
-from .spectra import END, LOG_2, congruent, exp, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
+from .spectra import (
+    END,
+    LOG_2,
+    congruent,
+    exp,
+    expanded,
+    given_to_scale_1,
+    identity_like,
+    log,
+    near_scale,
+    sqrt,
+    to_scale_1,
+    whitener,
+)
+
+_NEAR = 8  # bits of a scale: log 2^8 is 5.5
 
 
 def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine") -> Tensor:
@@ -50,20 +66,33 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
 
 
 def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    A, a = to_scale_1(A)
+    A, a = given_to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
     P, p = whitener(A)
-    L = log(congruent(P, B))
-    far = t * (m + 2 * p)
-    whole = far.detach().round()
-    inner = exp(t[..., None, None] * L + (far - whole)[..., None, None] * LOG_2 * identity_like(L))
+    inner, whole = _exp_apart(t[..., None, None] * log(congruent(P, B)), t * (m + 2 * p))
     result = congruent(sqrt(A), inner)
     return moved_last(result, (a + whole).expand(result.shape[:-2]), END)
 
 
 def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    t = t[..., None, None]
-    return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
+    if at_hand(A) and at_hand(B) and _are_near_1(A, B):
+        t = t[..., None, None]
+        return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
+    A, a = to_scale_1(A)
+    B, m = near_scale(expanded(B, A), a)
+    inner, whole = _exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), t * m)
+    return moved_last(hermitian_part(inner), (a + whole).expand(inner.shape[:-2]), END)
+
+
+def _are_near_1(*matrices: Tensor) -> bool:
+    """Whether logarithms of values at hand are so small that their rounding is none."""
+    return all(X.numel() == 0 or float(exponent(X.detach()).abs().amax()) <= _NEAR for X in matrices)
+
+
+def _exp_apart(L: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
+    """exp(L) 2^far as a matrix and the exponent of a power of two, whole and constant (*B,)."""
+    whole = far.detach().round()
+    return exp(L + (far - whole)[..., None, None] * LOG_2 * identity_like(L)), whole
 
 
 def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:

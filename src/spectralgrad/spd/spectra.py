@@ -13,15 +13,15 @@ from spectralgrad.linalg.calculus import directional, evaluate
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Sqrt
 from spectralgrad.linalg.functions import Spectral
-from spectralgrad.linalg.moves import moved
+from spectralgrad.linalg.moves import moved, moved_first
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import Scalar
 from spectralgrad.linalg.scaling import exponent
 
 LOG_2 = math.log(2.0)
-_ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
-END = 1011  # the exponent of a result up to which its slopes are exact; beyond it sums of them would be no numbers
-STEEP_END = END - 2 * _ROOM  # where slopes are multiplied by roots of condition numbers on their way back
+ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
+END = 1011  # the exponent of slopes up to which they are exact; beyond it sums of them would be no numbers
+STEEP_END = END - 2 * ROOM  # where slopes are multiplied by roots of condition numbers on their way back
 _STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
 
 
@@ -71,23 +71,29 @@ def to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
     return moved(X, -k), k
 
 
+def given_to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
+    """`to_scale_1` whose slopes in second derivatives, of size 2^-k, leave room for sums."""
+    k = exponent(X.detach())
+    return moved_first(X, -k, END), k
+
+
 def beyond_room(k: Tensor) -> Tensor:
     """What of the exponents k lies beyond -40 to 40. Divided by this much and no more, slopes have room for sums."""
-    return k - k.clamp(-_ROOM, _ROOM)
+    return k - k.clamp(-ROOM, ROOM)
 
 
 def whitener(A: Tensor) -> tuple[Tensor, Tensor]:
     """A^(-1/2) / 2^p for A of scale 1, and p (*B,): 0 but for a zero matrix that nobody saw, whose P B P would overflow."""
     P = inverse_sqrt(A)
     p = exponent(P.detach())
-    p = torch.where(p > _ROOM, p, 0)
+    p = torch.where(p > ROOM, p, 0)
     return moved(P, -p), p
 
 
 def near_scale(X: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
     """X / 2^(k + m) and m (*B,), a multiple of 32 that brings it near scale 1: mostly 0. For k that broadcasts with X."""
     m = _STEP * torch.round((exponent(X.detach()) - k) / _STEP)
-    return moved(X, -(k + m)), m
+    return moved_first(X, -(k + m), END), m
 
 
 def expanded(X: Tensor, *others: Tensor) -> Tensor:
