@@ -71,7 +71,10 @@ def test_second_derivatives(measure: str, metric: str) -> None:
     assert gradgradcheck(f, args, fast_mode=True)
 
 
-@pytest.mark.parametrize(("measure", "metric"), [("geodesic", "affine"), ("mean", "affine"), ("mean", "logeuclid")])
+@pytest.mark.parametrize(
+    ("measure", "metric"),
+    [("geodesic", "affine"), ("geodesic", "logeuclid"), ("mean", "affine"), ("mean", "logeuclid"), ("mean", "bures")],
+)
 def test_slopes_near_the_largest_number_are_finite(measure: str, metric: str) -> None:
     """The result fits, and on the way back sums of its slopes must: within 2^12 of the end they are
     shorter, of the right direction, and before it exact."""
@@ -88,6 +91,31 @@ def test_slopes_near_the_largest_number_are_finite(measure: str, metric: str) ->
     assert found.isfinite().all()
     torch.testing.assert_close(found / found.norm(), exact / exact.norm(), rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(slopes(largest / 2**20), exact, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("measure", "metric"), [("distance", "affine"), ("distance", "logeuclid"), ("geodesic", "affine"), ("mean", "affine")]
+)
+@pytest.mark.parametrize("k", [-1011, -1020, -1060])
+def test_second_derivatives_of_the_smallest_numbers_are_finite(measure: str, metric: str, k: int) -> None:
+    """Their slopes are of size 2^-k, and torch adds them up between our nodes."""
+    f, args = prepared(measure, metric, n=3)
+    half = torch.tensor(k // 2), torch.tensor(k - k // 2)  # 2^k itself may be no number
+    X, *rest = (torch.ldexp(torch.ldexp(x, half[0]), half[1]) if x.ndim >= 2 else x for x in map(torch.Tensor.detach, args))
+    out = f(X.requires_grad_(), *rest)
+    (g,) = torch.autograd.grad(out, X, cases.random(*out.shape, seed=9), create_graph=True)
+    (h,) = torch.autograd.grad(g, X, cases.random(*g.shape, seed=10))
+    assert g.isfinite().all()
+    assert h.isfinite().all()
+
+
+def test_a_bures_mean_of_the_largest_numbers_has_a_gradient() -> None:
+    """Weights of zero, and a matrix 1e40 times as small: there slopes and the mean meet in a product."""
+    X = torch.tensor([7e267, 1e308], dtype=torch.float64).reshape(2, 1, 1).requires_grad_()
+    (g,) = torch.autograd.grad(sg.spd.mean(X, torch.tensor([0.0, 1.0], dtype=torch.float64), "bures"), X)
+    assert g.isfinite().all()
+    assert g[0] == 0
+    assert 0 < g[1] <= 1
 
 
 @pytest.mark.parametrize("metric", ["affine", "logeuclid"])

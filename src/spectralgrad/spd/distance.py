@@ -15,14 +15,26 @@ left, divided by A: wrong digits in the gradient for an A much smaller than B. S
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.moves import moved, moved_last
+from spectralgrad.linalg.moves import held, moved, moved_last
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import require_flag
 
 from .inputs import Metric, as_pair, require_metric, returned, widened
-from .spectra import LOG_2, beyond_room, congruent, expanded, identity_like, log, near_scale, sqrt, to_scale_1, whitener
+from .spectra import (
+    LOG_2,
+    beyond_room,
+    congruent,
+    expanded,
+    given_to_scale_1,
+    identity_like,
+    log,
+    near_scale,
+    sqrt,
+    to_scale_1,
+    whitener,
+)
 
 _OVERFLOW = 930  # an exponent with which the slopes of squares, of roots up to 2^40, keep below 2^1010
 _ROUNDING = 4  # times eps times the size of what was subtracted
@@ -81,7 +93,7 @@ def _square(N: Tensor) -> Tensor:
 
 def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """|N|^2, the rounding of N, and its scale; all (*B,)."""
-    A, a = to_scale_1(A)
+    A, a = given_to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
     P, p = whitener(A)
     N = log(congruent(P, B)) + (m + 2 * p)[..., None, None] * LOG_2 * identity_like(B)
@@ -91,7 +103,7 @@ def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _logeuclid(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     a, b = log(A), log(B)
-    N = a - b
+    N = held(a - b, 0)  # the two slopes that a second derivative multiplies may both be as large as 1 / A
     rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
     return _square(N), rounding, torch.zeros_like(rounding)
 

@@ -22,7 +22,7 @@ from spectralgrad.linalg.scaling import exponent
 from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import END, beyond_room, exp, log, sqrt
+from .spectra import END, ROOM, beyond_room, exp, given_to_scale_1, log, sqrt, to_scale_1
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -71,14 +71,14 @@ def mean_of(who: str, X: Tensor, weights: Tensor | None, metric: Metric) -> Tens
     if metric == "bures":
         roots = sqrt(H)
         k = beyond_room(2 * exponent(roots.detach(), 3))  # even; roots reach half as far, and none is lost by k / 2
-        return moved(_implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric), k)
+        M = _implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric)
+        return moved_last(M, k, END - ROOM)
     return _without_scales(H, w, metric)
 
 
 def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
     """The means for which that of c_k X_k is prod_k c_k^(w_k) times that of X_k: each X_k comes to scale 1."""
-    k = exponent(X.detach())  # (*B, K)
-    X = moved(X, -k)
+    X, k = (given_to_scale_1 if metric == "affine" else to_scale_1)(X)  # k (*B, K)
     M = _log_euclidean(X, w) if metric == "logeuclid" else _implicit(X, w, metric)
     q = (w * k).sum(-1)
     whole = q.detach().floor()

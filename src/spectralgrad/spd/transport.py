@@ -13,7 +13,19 @@ from spectralgrad.linalg.moves import moved_last
 from spectralgrad.linalg.precision import matmul
 
 from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
-from .spectra import STEEP_END, congruent, exp_along, expanded, log, log_along, near_scale, sqrt, to_scale_1, whitener
+from .spectra import (
+    STEEP_END,
+    congruent,
+    exp_along,
+    expanded,
+    given_to_scale_1,
+    log,
+    log_along,
+    near_scale,
+    sqrt,
+    to_scale_1,
+    whitener,
+)
 
 
 def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Tensor:
@@ -52,13 +64,13 @@ def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Ten
     require_fit(who, Z, X, ("T", "A"))
     require_fit(who, Z, Y, ("T", "B"))
     Z, X, Y = widened(*aligned(Z, X, Y))
-    Z, k = to_scale_1(expanded(Z, X, Y))
+    Z, k = given_to_scale_1(expanded(Z, X, Y))
     result = _affine(Z, k, X, Y) if metric == "affine" else _logeuclid(Z, k, X, Y)
     return returned(result, T)
 
 
 def _affine(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    A, a = to_scale_1(A)
+    A, a = given_to_scale_1(A)
     B, m = near_scale(expanded(B, A), a)
     P, p = whitener(A)
     E = matmul(sqrt(A), matmul(sqrt(congruent(P, B)), P))
