@@ -21,13 +21,15 @@ from torch import Tensor
 from .differences import Log, loewner
 from .examine import MAY_RAISE, MUST_RAISE, WORKS, Check, Outcome
 from .numbers import LIMIT, cotangent, eps, hermitian, norm, ratio, smallest_normal, spacing, unit, wide
-from .targets import Target
+from .targets import Target, real
 
 _SINGULAR = 0.25  # times eps l_max: an eigenvalue below this is zero to anyone
 _DOUBT = 8  # times n eps l_max: one above this is not
 _HARD = {torch.float32: 1e5, torch.float64: 1e8}  # condition numbers beyond which a Bures mean may not converge
 _LOST = 0.01  # where rounding, as bounded here, is more than this, nothing is compared
 _MODERATE = {torch.float32: 30, torch.float64: 240}  # |log2| of scales at which no result leaves the range
+_ROUNDING = 52  # log2 of a condition number beyond which a matrix is singular
+_END, _LAST = 1011, 1020  # docs/spd.md: the exponents up to which slopes are exact, and finite
 _POSITIONS = (0.0, 0.25, 0.5, 1.0)
 
 
@@ -47,7 +49,14 @@ class _Pair:
         return cls(A, B, a.double(), b.double())
 
     def conditions(self) -> tuple[Tensor, Tensor]:
-        return tuple(w[:, -1] / w[:, 0].clamp(min=1e-300) for w in map(torch.linalg.eigvalsh, (self.A, self.B)))  # type: ignore[return-value]
+        spectra = (torch.linalg.eigvalsh(finite_or_identity(M)) for M in (self.A, self.B))
+        return tuple(w[:, -1] / w[:, 0].clamp(min=1e-300) for w in spectra)  # type: ignore[return-value]
+
+
+def finite_or_identity(M: Tensor) -> Tensor:
+    """M (B, n, n) with the identity for members of which a scale made Inf."""
+    finite = torch.isfinite(M).flatten(1).all(1)
+    return torch.where(finite[:, None, None], M, torch.eye(M.shape[-1], dtype=M.dtype))
 
 
 def function(X: Tensor, f: Any) -> Tensor:
@@ -88,7 +97,7 @@ class Definite(Target):
         for part in (X[:, :n], X[:, n:]):
             A, exponent = unit(part)
             finite = torch.isfinite(A).flatten(1).all(1)  # a scale may have made Inf of an entry
-            w = torch.linalg.eigvalsh(torch.where(finite[:, None, None], A, torch.eye(n, dtype=A.dtype)))
+            w = torch.linalg.eigvalsh(finite_or_identity(A))
             lowest, top = w[:, 0], w.abs().amax(-1)
             status[~finite] = MUST_RAISE
             denormal = spacing(X.dtype, exponent) > ulp * top / 4  # what is left of such a matrix may be indefinite
@@ -98,6 +107,22 @@ class Definite(Target):
             status[((lowest <= _DOUBT * n * ulp * top) | denormal) & (status == WORKS)] = MAY_RAISE
             status[(lowest <= _SINGULAR * ulp * top - 4 * n * ulp * top) & ~denormal] = MUST_RAISE
         return status
+
+    def _reach(self, X: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """log2 of the largest and of the smallest eigenvalue of A and B, and of what condition numbers make of slopes."""
+        p = _Pair.of(X)
+        tops, conditions = torch.stack([p.a, p.b]), torch.stack(p.conditions()).log2().clamp(max=_ROUNDING)
+        return tops.amax(0), (tops - conditions).amin(0), 2 * conditions.sum(0)
+
+    def once(self, X: Tensor) -> Tensor:
+        highest, _, steeper = self._reach(X)
+        return (real(X.dtype) == torch.float32) | (highest.clamp(max=_END) + steeper <= _LAST)
+
+    def twice(self, X: Tensor) -> Tensor:
+        """Of "bures" they are of size (l_max / l_min)^(1/2) / l_min, which must be in range."""
+        highest, lowest, steeper = self._reach(X)
+        size = (highest - 3 * lowest) / 2 if self.metric == "bures" else (-lowest).clamp(max=_END)
+        return self.once(X) & ((real(X.dtype) == torch.float32) | (size + steeper <= _LAST))
 
     def rounding(self, X: Tensor, p: _Pair) -> Tensor:
         """What rounding in double precision may change (B,), relative to the result or in logarithms."""
@@ -172,13 +197,13 @@ class Distance(Definite):
 
 @dataclass(frozen=True)
 class Between(Definite):
-    """`geodesic`, and the mean of A, B and A again, which is a point of it."""
+    """`geodesic`, and the mean of A, B and A again, which is a point of it.
+
+    The second A is a constant: torch adds what comes back from two places, and of largest numbers that makes Inf. By
+    symmetry its gradient is that of the first.
+    """
 
     of_three: bool = False
-
-    @property
-    def goes_in_twice(self) -> bool:  # type: ignore[override]
-        return self.of_three
 
     @property
     def semi(self) -> bool:  # type: ignore[override]
@@ -192,7 +217,7 @@ class Between(Definite):
         if not self.of_three:
             return lines + f'Y = sg.spd.geodesic(A, B, {t}, "{self.metric}")'
         weights = f"torch.tensor([{1 - t}, {2 * t}, {1 - t}], dtype=X.real.dtype, device=X.device)"
-        return lines + f'Y = sg.spd.mean(torch.stack([A, B, A], -3), {weights}, "{self.metric}")'
+        return lines + f'Y = sg.spd.mean(torch.stack([A, B, A.detach()], -3), {weights}, "{self.metric}")'
 
     def status(self, options: dict[str, Any], X: Tensor) -> Tensor:
         status = super().status(options, X)
@@ -230,7 +255,7 @@ class Between(Definite):
         (Y,), n = outcome.outputs, X.shape[-1]
         W, G = hermitian(wide(cotangent(Y, 0))), wide(Y)
         g, M = wide(outcome.gradient), wide(X)
-        gA, gB, A, B = g[:, :n], g[:, n:], M[:, :n], M[:, n:]
+        gA, gB, A, B = g[:, :n] * (2 if self.of_three else 1), g[:, n:], M[:, :n], M[:, n:]
         size = norm(W) * norm(G) + norm(gA) * norm(A) + norm(gB) * norm(B)
         bound = (8 * LIMIT * n * eps(X.dtype) + 8 * lost) * size + 1e3 * smallest_normal(X.dtype)
         fits = fits & torch.isfinite(size)
@@ -249,16 +274,20 @@ class Between(Definite):
 
 @dataclass(frozen=True)
 class Transport(Definite):
-    """Of T, A with some entries made smaller, from A to B. The log-Euclidean one by T alone: A and B would need more."""
+    """Of T, A with some entries made smaller, from A to B: by T, or by A and B, so that torch has nothing to add.
 
-    goes_in_twice = True
+    The log-Euclidean one by T alone: A and B would need more.
+    """
+
+    def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
+        return {"by": r.choice(("T", "ends")) if self.metric == "affine" else "T"}
 
     def code(self, options: dict[str, Any]) -> str:
-        fixed = ".detach()" if self.metric == "logeuclid" else ""
+        tangent, ends = ("", ".detach()") if options["by"] == "T" else (".detach()", "")
         return (
             "n = X.shape[-1]\ni = torch.arange(n, device=X.device)\n"
-            "T = X[..., :n, :] * torch.cos((i[:, None] - i).to(X.real.dtype))\n"
-            f'Y = sg.spd.transport(T, X[..., :n, :]{fixed}, X[..., n:, :]{fixed}, "{self.metric}")'
+            f"T = X[..., :n, :]{tangent} * torch.cos((i[:, None] - i).to(X.real.dtype))\n"
+            f'Y = sg.spd.transport(T, X[..., :n, :]{ends}, X[..., n:, :]{ends}, "{self.metric}")'
         )
 
     def judge(self, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
@@ -281,8 +310,8 @@ class Transport(Definite):
         yield Check("value", torch.where(fits, ratio(norm(got - expected), bound), 0.0), Y, expected)
         W, g = hermitian(wide(cotangent(Y, 0))), wide(outcome.gradient)
         along = [_inner(part, M) for part, M in zip((g[:, :n], g[:, n:]), (wide(X)[:, :n], wide(X)[:, n:]), strict=True)]
-        whole = _inner(W, wide(Y))  # of c A, T included: as it was; of c B: c times it. By T alone: c times it
-        expected_along = (whole * 0, whole) if self.metric == "affine" else (whole, whole * 0)
+        whole = _inner(W, wide(Y))  # of c T: c times it; of c A: 1 / c times it; of c B: c times it
+        expected_along = (whole, whole * 0) if options["by"] == "T" else (-whole, whole)
         total = (
             norm(W) * size * torch.exp2(p.b) + norm(g[:, :n]) * norm(wide(X)[:, :n]) + norm(g[:, n:]) * norm(wide(X)[:, n:])
         )

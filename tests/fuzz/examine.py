@@ -3,7 +3,7 @@
 import contextlib
 import math
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,25 +98,20 @@ def _pieces(code: str, X: Tensor, library: Any) -> Iterator[tuple[Tensor, Outcom
 
 
 def _finite(name: str, tensors: tuple[Tensor, ...]) -> Check:
-    return _none_is(name, tensors, _not_finite)
-
-
-def _not_finite(x: Tensor) -> Tensor:
-    return ~torch.isfinite(x)
-
-
-def _none_is(name: str, tensors: tuple[Tensor, ...], bad: Callable[[Tensor], Tensor]) -> Check:
     count = len(tensors[0])
-    found = torch.stack([bad(x).reshape(count, -1).any(1).cpu() for x in tensors]).any(0)
+    found = torch.stack([~torch.isfinite(x).reshape(count, -1).all(1).cpu() for x in tensors]).any(0)
     return Check(name, torch.where(found, math.inf, 0.0), tensors[0])
 
 
-def _derivatives_are_finite(target: Any, outcome: Outcome) -> Iterator[Check]:
-    """Where torch adds two gradients, each of which may be the largest number, Inf is torch's."""
-    bad = torch.isnan if target.goes_in_twice else _not_finite
-    yield _none_is("gradient is finite", (outcome.gradient,), bad)
-    if outcome.second is not None:
-        yield _none_is("second derivative is finite", (outcome.second,), bad)
+def _derivatives_are_finite(target: Any, X: Tensor, outcome: Outcome) -> Iterator[Check]:
+    for name, x, promised in (
+        ("gradient", outcome.gradient, target.once),
+        ("second derivative", outcome.second, target.twice),
+    ):
+        if x is not None:
+            check = _finite(f"{name} is finite", (x,))
+            check.ratio = torch.where(promised(X), check.ratio, 0.0)
+            yield check
 
 
 def _raised(error: Exception, where: Tensor) -> tuple[Tensor, Check]:
@@ -128,11 +123,7 @@ def _raised(error: Exception, where: Tensor) -> tuple[Tensor, Check]:
 
 def _judged(target: Any, options: dict[str, Any], X: Tensor, outcome: Outcome, library: Any) -> Iterator[Check]:
     yield _finite("value is finite", outcome.outputs)
-    gradient, *second = _derivatives_are_finite(target, outcome)
-    yield gradient
-    for check in second:
-        check.ratio = torch.where(target.twice(X), check.ratio, 0.0)
-        yield check
+    yield from _derivatives_are_finite(target, X, outcome)
     yield from target.judge(options, X, outcome, library)
 
 
@@ -171,7 +162,7 @@ def _singly(target: Any, options: dict[str, Any], X: Tensor, status: Tensor, lib
                 findings.checks.append((i, Check("raises nothing", torch.full((1,), math.inf), outcome.outputs[0])))
                 continue
             findings.checks.append((i, _finite("value is finite", outcome.outputs)))
-            findings.checks += [(i, check) for check in _derivatives_are_finite(target, outcome)]
+            findings.checks += [(i, check) for check in _derivatives_are_finite(target, X[i], outcome)]
 
 
 def module(**replaced: Any) -> types.SimpleNamespace:

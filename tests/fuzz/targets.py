@@ -46,7 +46,6 @@ class Target:
     kinds: tuple[str, ...] = ("psd", "hermitian")
     # Y is what the library returned. Else operations of torch stand between, in which a second derivative may overflow.
     alone = True
-    goes_in_twice = False  # torch adds what comes back from two places
     refusals = ("DefinitenessError", "NonFiniteError")  # errors that a matrix which may or must raise may raise
 
     def options(self, X: Tensor, scale: float, r: random.Random) -> dict[str, Any]:
@@ -58,6 +57,10 @@ class Target:
     def takes(self, X: Tensor) -> bool:
         """Whether X (B, m, n) is still an input of this target: one that was made smaller may not be."""
         return True
+
+    def once(self, X: Tensor) -> Tensor:
+        """Of which matrices (B,) a finite gradient is promised."""
+        return torch.full((len(X),), True)
 
     def twice(self, X: Tensor) -> Tensor:
         """Of which matrices (B,) a finite second derivative is promised."""
