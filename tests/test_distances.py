@@ -278,6 +278,19 @@ def test_neither_units_nor_an_offset_matter() -> None:
     assert not torch.allclose(sg.cca_loss(x, y, eps=1e-2), want)
 
 
+@pytest.mark.parametrize("k", [None, 2])
+@pytest.mark.parametrize("size", [1e240, 1e300, 1.7e308])
+def test_a_huge_cotangent_of_the_cca_loss_keeps_the_direction(k: int | None, size: float) -> None:
+    """Cut in the entries of a gradient on its way, it would turn; the slopes of whitening and sums over samples made Inf."""
+    x, y = (cases.random(12, n, seed=n).requires_grad_() for n in (4, 3))
+    for scale in (1.0, 1e8):
+        (want,), (found,) = (
+            torch.autograd.grad(sg.cca_loss(scale * x, y, k), x, torch.tensor(c, dtype=torch.float64)) for c in (1.0, size)
+        )
+        assert found.isfinite().all()
+        torch.testing.assert_close(found / found.abs().max(), want / want.abs().max(), rtol=1e-10, atol=1e-12)
+
+
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e300])
 def test_a_view_that_does_not_vary(value: float) -> None:
     x, y = torch.full((7, 3), value, dtype=torch.float64), cases.random(7, 4)

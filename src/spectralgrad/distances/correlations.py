@@ -20,6 +20,7 @@ from spectralgrad.validation import checking, is_whole, require_number
 from .samples import as_samples, centred, squares
 
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
+_SLOPES = 200  # bits for the slopes of whitening and for sums over samples, in `held`
 
 
 def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> Tensor:
@@ -66,10 +67,15 @@ def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> T
     X, Y = (_whitened(who, Z, eps, name) for Z, name in ((X, "x"), (Y, "y")))
     T = matmul(X.mH, Y)  # (*B, p, q)
     if k is None or k == min(p, q):
-        return cast(-norm_of(who, T, 1.0), dtype)
+        return _loss(norm_of(who, T, 1.0), dtype)
     _, S, _ = singular_triplets(who, T, for_svd(who, None, AUTO), checking(x))
     zero = max(p, q) * torch.finfo(S.dtype).eps * S[..., :1].detach() >= S
-    return cast(-torch.where(zero, 0, S)[..., :k].sum(-1), dtype)
+    return _loss(torch.where(zero, 0, S)[..., :k].sum(-1), dtype)
+
+
+def _loss(correlation: Tensor, dtype: torch.dtype) -> Tensor:
+    """Minus that, whose gradient is cut here, where it is a number, before it would be in its entries on the way."""
+    return cast(-held(correlation, _SLOPES), dtype)
 
 
 def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
