@@ -50,7 +50,7 @@ def test_size_is_the_known_one(make: Any, options: dict[str, Any], count: int) -
     [(resnet18, "cifar", 32, (64, 4, 4)), (resnet50, "cifar", 32, (256, 4, 4)), (resnet18, "imagenet", 64, (64, 2, 2))],
 )
 def test_maps_and_outputs_have_the_expected_shape(make: Any, stem: str, pixels: int, last: tuple[int, ...]) -> None:
-    net = make(7, width=8, stem=stem)
+    net = make(num_classes=7, width=8, stem=stem)
     x = random(2, 3, pixels, pixels, dtype=torch.float32)
     assert net.features(x).shape == (2, *last)
     assert net(x).shape == (2, 7)

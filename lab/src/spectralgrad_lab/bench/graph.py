@@ -26,7 +26,7 @@ class CapturedTraining:
     def __init__(self, case: Case, device: torch.device) -> None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            self.net: Module = resnet_digits(CLASSES, norm=whitening_of(case.d)).to(device)
+            self.net: Module = resnet_digits(num_classes=CLASSES, norm=whitening_of(case.d)).to(device)
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=0.02, momentum=0.9)
         self.batches = [normal(*case.shape, device=device, seed=seed) for seed in range(STEPS)]
         self.images = self.batches[0].clone()

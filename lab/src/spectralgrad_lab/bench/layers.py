@@ -54,7 +54,7 @@ def time_whitening(case: Case, device: torch.device, effort: Effort) -> list[Row
 def _training_step(norm: Norm, case: Case, device: torch.device, images: list[Tensor], labels: Tensor) -> Call:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        net = resnet18(CLASSES, width=case.width, norm=norm).to(device)
+        net = resnet18(num_classes=CLASSES, width=case.width, norm=norm).to(device)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
 
     def step(i: int) -> None:

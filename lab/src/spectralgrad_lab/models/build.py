@@ -7,19 +7,18 @@ from torch.nn import BatchNorm2d, Conv2d, Module
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import CovariancePool2d
 from spectralgrad.orthogonal import OrthogonalConv2d
-from spectralgrad.validation import is_whole
 
 from .alexnet import AlexNet
 from .gcp import PooledResNet, pooling_head
 from .layers import LayerOptions, norm_of, pool_of
-from .resnet import BasicBlock, Bottleneck, Norm, ResNet
+from .resnet import DEPTHS, Norm, ResNet, resnet18, resnet50, resnet_digits
 
 __all__ = ["MODELS", "build", "inputs_of", "pre_svd", "replace_pre_svd", "watched_layers"]
 
 PLACES = ("first", "block", "stage", "all")  # of the norms that a trial replaces
 IMAGENET = 128  # pixels, from which the ImageNet stem applies
-_DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3), "digits": (1, 1)}
-MODELS = tuple(f"{name}{head}" for name in (*_DEPTHS, "alexnet") for head in ("", "-gcp"))
+_RESNETS = {"resnet18": resnet18, "resnet50": resnet50, "digits": resnet_digits}
+MODELS = tuple(f"{name}{head}" for name in (*_RESNETS, "alexnet") for head in ("", "-gcp"))
 
 
 def build(trial: LayerOptions, classes: int, channels: int, size: int) -> Module:
@@ -68,23 +67,18 @@ def build(trial: LayerOptions, classes: int, channels: int, size: int) -> Module
 
 
 def _resnet(name: str, trial: LayerOptions, classes: int, channels: int, size: int, norm: Norm) -> ResNet:
-    is_digits, depths = name == "digits", _DEPTHS[name]
+    depths = DEPTHS[name]
     blocks = {"first": 0, "block": 1, "stage": depths[0], "all": sum(depths)}[trial.where]
-    stride = trial.first_stride
-    if stride is not None and not is_whole(stride):
-        raise OptionError(f"`build`: first_stride must be a whole number >= 1, or None for the usual one, got {stride!r}.")
-    return ResNet(
-        Bottleneck if name == "resnet50" else BasicBlock,
-        depths,
+    own = {} if trial.first_stride is None else {"first_stride": trial.first_stride}
+    return _RESNETS[name](
         num_classes=classes,
         in_channels=channels,
         width=trial.width,
-        stem_channels=64 if is_digits else None,
         stem="imagenet" if size >= IMAGENET else "cifar",
-        first_stride=stride or (2 if is_digits else 1),
         norm=norm if trial.where in ("first", "all") else BatchNorm2d,
         block_norm=norm,
         blocks=blocks,
+        **own,
     )
 
 

@@ -6,6 +6,7 @@ covariance is singular (see docs/layers/decorrelation.md).
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch.nn import AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Identity, Linear, M
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import is_whole
 
-__all__ = ["BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet50", "resnet_digits"]
+__all__ = ["DEPTHS", "DIGITS_STEM", "BasicBlock", "Bottleneck", "ResNet", "resnet18", "resnet50", "resnet_digits"]
 
 Norm = Callable[[int], Module]  # channels -> a layer for maps (N, channels, H, W)
 Stem = Literal["cifar", "imagenet"]
@@ -113,6 +114,8 @@ class ResNet(Module):
     >>> net = ResNet(BasicBlock, [1, 1], width=8, norm=whiten)
     >>> net(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])
+    >>> sum(p.numel() for p in resnet18().parameters())
+    11173962
     """
 
     def __init__(
@@ -170,66 +173,11 @@ class ResNet(Module):
         return self.classifier(self.mean(self.features(x)).flatten(1))  # type: ignore[no-any-return]
 
 
-def resnet18(
-    num_classes: int = 10,
-    *,
-    width: int = 64,
-    stem: Stem = "cifar",
-    norm: Norm = BatchNorm2d,
-    block_norm: Norm = BatchNorm2d,
-) -> ResNet:
-    """ResNet-18, by default with the papers' stem for 32 x 32 images.
-
-    Args, Raises: as in `ResNet`.
-
-    >>> sum(p.numel() for p in resnet18().parameters())
-    11173962
-    """
-    return ResNet(
-        BasicBlock, (2, 2, 2, 2), num_classes=num_classes, width=width, stem=stem, norm=norm, block_norm=block_norm
-    )
-
-
-def resnet50(
-    num_classes: int = 10,
-    *,
-    width: int = 64,
-    stem: Stem = "cifar",
-    norm: Norm = BatchNorm2d,
-    block_norm: Norm = BatchNorm2d,
-) -> ResNet:
-    """ResNet-50, by default with the papers' stem for 32 x 32 images.
-
-    Args, Raises: as in `ResNet`.
-
-    >>> resnet50(width=4)(torch.zeros(2, 3, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return ResNet(
-        Bottleneck, (3, 4, 6, 3), num_classes=num_classes, width=width, stem=stem, norm=norm, block_norm=block_norm
-    )
-
-
-def resnet_digits(
-    num_classes: int = 10, *, width: int = 16, norm: Norm = BatchNorm2d, block_norm: Norm = BatchNorm2d
-) -> ResNet:
-    """A small ResNet for 8 x 8 grey images: 64 channels after conv1, as the papers have, then two cheap blocks.
-
-    conv1 sees 3 x 3 x 1 inputs, so the covariance of its 64 channels has rank 9 at most.
-
-    Args, Raises: as in `ResNet`.
-
-    >>> resnet_digits()(torch.zeros(2, 1, 8, 8)).shape
-    torch.Size([2, 10])
-    """
-    return ResNet(
-        BasicBlock,
-        (1, 1),
-        num_classes=num_classes,
-        in_channels=1,
-        width=width,
-        stem_channels=64,
-        first_stride=2,
-        norm=norm,
-        block_norm=block_norm,
-    )
+# The networks of the trials; options of `ResNet` over these.
+DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet50": (3, 4, 6, 3), "digits": (1, 1)}
+DIGITS_STEM = 64  # channels after conv1, as the papers have: of 9 inputs, so that their covariance has rank 9 at most
+resnet18 = partial(ResNet, BasicBlock, DEPTHS["resnet18"])
+resnet50 = partial(ResNet, Bottleneck, DEPTHS["resnet50"])
+resnet_digits = partial(  # two cheap blocks, for 8 x 8 grey images
+    ResNet, BasicBlock, DEPTHS["digits"], in_channels=1, width=16, stem_channels=DIGITS_STEM, first_stride=2
+)

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any
 
+from spectralgrad_lab.models.resnet import DIGITS_STEM
 from spectralgrad_lab.records.results import Scale
 from spectralgrad_lab.records.trial import Trial
 
@@ -12,7 +13,6 @@ from ..spec import Entry, Figure
 
 Change = Mapping[str, Any]  # fields of a trial
 
-DIGITS_STEM = 64  # channels after the first convolution of the digits network, whatever its width
 # Smoke: digits on the CPU, less than a second a trial.
 DIGITS = Trial(width=8, epochs=2, batch=64, milestones=(), augment=False, train_samples=512, test_samples=256)
 # On a GPU a step is one CUDA graph: batches of one size, and bfloat16 but for the stem and what is decomposed.
