@@ -158,6 +158,21 @@ def test_more_seeds_than_there_are_is_told(tmp_path: Path, capsys: Captured) -> 
     assert not (tmp_path / "r").exists()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_report_tells_on_a_terminal_what_it_draws(
+    terminal: bool, tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR" if terminal else "NO_COLOR", "1")
+    Store(tmp_path / "r")
+    drawn: list[str] = []
+    monkeypatch.setattr("rich.status.Status.update", lambda _, text: drawn.append(text))
+    assert main(["report", "--records", str(tmp_path / "r"), "-o", str(tmp_path / "page"), "--only", "pami-eq60"]) == 0
+    told = capsys.readouterr()
+    assert told.out.endswith("index.html\n")
+    assert ("reading the records" in told.err) == terminal
+    assert drawn == ["drawing pami-eq60"]
+
+
 def test_a_computed_result_that_is_there_says_so(tmp_path: Path, capsys: Captured) -> None:
     command = ["run", "pami-eq60", "--records", str(tmp_path / "r")]
     assert main(command) == 0

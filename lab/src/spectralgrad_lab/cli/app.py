@@ -162,11 +162,10 @@ def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) 
 
 def _left(chosen: list[Spec], scale: Scale, store: Store, seconds: float | None) -> str:
     """What --seconds left to do, in words."""
-    trials = [trial for spec in chosen for trial in spec.trials(scale)]
-    done, begun = (sum(bool(test(trial)) for trial in set(trials)) for test in (store.outcome, store.lines))
-    if trials and not begun and seconds is not None:
+    trials = trials_of(_entries(chosen, scale))
+    if seconds is not None and trials and not any(store.lines(trial) for trial in trials):
         return f"--seconds {seconds:g} was too short to begin a training. Give more; {ON}"
-    some = f"{done} of {len(set(trials))} trainings have ended; " if trials else ""
+    some = f"{len(_ended(trials, store))} of {len(trials)} trainings have ended; " if trials else ""
     return f"{some}{ON}"
 
 
@@ -230,7 +229,10 @@ def report(
             raise OptionError(f"`report`: there are no records in {records}. Run something first, or name them: --records.")
         shown = {id: find(id, "report") for id in only} if only else specs()
         store = Store(records)
-        page = write_page(out, store, shown, scale, tell=_tell_damaged)
+        with Console(stderr=True).status("reading the records") as status:  # on a terminal alone
+            page = write_page(
+                out, store, shown, scale, progress=lambda id: status.update(f"drawing {id}"), tell=_tell_damaged
+            )
         recorded = {each: any(_state(spec, each, store) for spec in shown.values()) for each in SCALES}
         if not recorded[scale] and any(recorded.values()):
             others = ", ".join(f"--scale {each}" for each in SCALES if recorded[each])
