@@ -96,10 +96,12 @@ def test_report_can_show_one_artifact_alone(tmp_path: Path, capsys: Captured) ->
 
 
 def test_there_is_no_side_entrance() -> None:
-    """One application: no file of the package is a program of its own, or reads a command line by itself."""
+    """One application: no file is a program of its own, or reads a command line by itself. `python -m` is that one too."""
     root = Path(spectralgrad_lab.__file__).parent
     texts = {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in root.rglob("*.py")}
-    assert not [name for name, text in texts.items() if "__main__" in name or "__main__" in text]
+    assert {name for name, text in texts.items() if "__main__" in name or "__main__" in text} == {"__main__.py"}
+    assert "from .cli import main" in texts["__main__.py"]
+    assert "def " not in texts["__main__.py"]
     assert {name for name, text in texts.items() if "argparse" in text} == set()
 
 
