@@ -75,3 +75,49 @@ def test_singular_values_are_clipped() -> None:
     step = 1e-6
     numeric = (clipped(A.detach() + step * E) - clipped(A.detach() - step * E)) / (2 * step)
     torch.testing.assert_close((g * E).sum(), numeric, rtol=1e-7, atol=1e-8)
+
+
+# What is no function of one number
+
+
+COUPLED: dict[str, Callable[[Tensor], Tensor]] = {
+    "of trace 1": lambda x: x / x.sum(-1, keepdim=True),
+    "largest 1": lambda x: x / x.amax(),
+    "centred": lambda x: x - x.mean(),
+    "softmax": lambda x: x.softmax(-1),
+    "sums": lambda x: x.cumsum(-1),
+    "a factor each": lambda x: x * torch.arange(1.0, 5.0, dtype=x.dtype),
+    "an exponent for each matrix": lambda x: x ** torch.tensor([[1.0], [2.0], [3.0]]),
+    "the largest two": lambda x: torch.where(torch.arange(x.shape[-1]) >= x.shape[-1] - 2, x, 0),
+}
+
+
+@pytest.mark.parametrize("f", COUPLED.values(), ids=COUPLED)
+def test_f_of_several_numbers_is_refused(f: Callable[[Tensor], Tensor]) -> None:
+    """Its differences would be taken of one number alone: the gradient would be wrong without a word."""
+    M = cases.with_spectrum(torch.tensor([0.3, 1.0, 2.0, 5.0], dtype=torch.float64), 3).requires_grad_()
+    with pytest.raises(sg.errors.OptionError, match=r"`spectral_map`: f must act on each number alone"):
+        sg.spectral_map(M, f)
+    with pytest.raises(sg.errors.OptionError, match=r"`singular_map`: f must "):
+        sg.singular_map(M, lambda x: f(x.abs()) * x.sign())
+    torch.testing.assert_close(sg.eigvalsh(sg.spectral_map(M.detach(), f)), f(sg.eigvalsh(M.detach())).sort().values)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_f_of_several_numbers_is_refused_for_few(n: int) -> None:
+    M = torch.diag(torch.arange(1.0, n + 1)).requires_grad_()
+    with pytest.raises(sg.errors.OptionError, match="each number alone"):
+        sg.spectral_map(M, COUPLED["largest 1"])
+    sg.spectral_map(M[:1, :1], COUPLED["largest 1"])  # one number is alone
+
+
+def test_what_eigenvalues_share_is_closed_over() -> None:
+    """As the error advises: the gradient through the sum is there."""
+
+    def normalised(M: Tensor) -> Tensor:
+        total = sg.eigvalsh(M).sum()
+        return sg.spectral_map(M, lambda x: x / total)
+
+    M = cases.with_spectrum(torch.tensor([1.0, 1.0, 2.0, 5.0], dtype=torch.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(lambda M: normalised((M + M.mT) / 2), M)
+    torch.testing.assert_close(normalised(M), M / M.trace())

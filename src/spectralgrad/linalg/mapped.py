@@ -19,9 +19,15 @@ from torch.autograd import Function
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.validation import is_transformed, under_vmap
 
-from .autograd import Copy, Sum, batched, call, last
+from .autograd import Copy, Sum, batched, call, is_constant, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
 from .elementwise import Elementwise
+
+_UNLIKE = 1 / 64  # of the largest |f|: rounding is less, in every dtype
+_SHARED = (
+    "What the numbers share, as their sum, compute before, and let f close over it: s = eigvalsh(M).sum(); "
+    "spectral_map(M, lambda w: w / s). For a factor of each eigenvector use `eigh`."
+)
 
 
 def _factors(*given: Tensor | None) -> Factors:
@@ -79,6 +85,8 @@ def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Te
     factors = call(_Factors if torch.compiler.is_compiling() else _FactorsFunc, M, frame, tolerance)
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
+    if tolerance is not None and not is_constant(M) and not is_transformed(y):
+        _require_elementwise(frame.who, frame.function, spectrum.detach(), y.detach())
     L = frame.differences(spectrum) if spectrum.numel() and _has_tensors_of_its_own(y) else None
     function = _Mapped if torch.compiler.is_compiling() else _MappedFunc
     return call(function, frame, y, L, *factors, *(None,) * (3 - len(factors))), spectrum
@@ -106,6 +114,34 @@ def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float 
             f"first {float(bad[0]):.6g}. {remedy}"
         )
     return y.to(spectrum.dtype)
+
+
+def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor, y: Tensor) -> None:
+    """Raise where y = f(spectrum) of all m numbers is not about that of a few of them.
+
+    Two from inside, the later one first: they have another sum, another largest one and other places. The value could be
+    used; but the differences are those of a function of one number, and a gradient by them would be wrong. Roughly: a
+    network inside of f, in half precision perhaps, rounds two numbers in another way than many.
+    """
+    m = spectrum.numel()
+    if m < 2:
+        return
+    few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
+    x = function.clamp(spectrum)[0].flatten()[few].flip(0)
+    try:
+        alone = function.f(x).tolist()
+    except RuntimeError as error:  # shapes that do not go together
+        raise OptionError(f"`{who}`: f must act on each number alone, but fails for {len(x)} of {m}. {_SHARED}") from error
+    among = y.flatten()[few].tolist()[::-1]
+    off = _UNLIKE * float(y.abs().max())
+    if len(alone) == len(among) and all(
+        isinstance(a, float) and abs(a - b) <= off for a, b in zip(alone, among, strict=True)
+    ):
+        return
+    raise OptionError(
+        f"`{who}`: f must act on each number alone, but gives {among} for {x.tolist()} among {m} numbers, and {alone} for "
+        f"these alone. {_SHARED}"
+    )
 
 
 def _has_tensors_of_its_own(y: Tensor) -> bool:

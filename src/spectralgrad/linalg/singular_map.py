@@ -50,7 +50,8 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
         (*B, m, n).
 
     Raises:
-        OptionError: f is not odd, or f(0) is not 0. For 1/x use `pinv`, for sign(x) `polar`.
+        OptionError: f is not odd, or f(0) is not 0 (for 1/x use `pinv`, for sign(x) `polar`); or it does not act on each
+            number alone, as far as two of them show it.
         NonFiniteError: f gives NaN or Inf for a singular value, or A holds one.
         ShapeError: f changes the shape.
         DtypeError, ConvergenceError.

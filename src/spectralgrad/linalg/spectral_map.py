@@ -36,7 +36,8 @@ def spectral_map(
     """V diag(f(w)) V^H for a smooth elementwise function f of torch operations, with its exact gradient.
 
     f is called with eigenvalues in float32 or float64 and in several shapes, also between the eigenvalues; it must act on
-    each number alone. Tensors that it closes over get gradients, second ones included.
+    each number alone. Tensors that it closes over get gradients, second ones included: what the eigenvalues share, such as
+    their sum, is computed outside of f.
 
     Args:
         M: (*B, n, n), Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
@@ -51,7 +52,8 @@ def spectral_map(
     Raises:
         NonFiniteError: M is not finite, or f gives NaN or Inf for an eigenvalue.
         ShapeError: f changes the shape, or M is no square matrix.
-        SymmetryError, DtypeError, OptionError, ConvergenceError.
+        OptionError: f does not act on each number alone, as far as two of them show it.
+        SymmetryError, DtypeError, ConvergenceError.
 
     >>> import torch, spectralgrad as sg
     >>> p = torch.tensor(2.0, requires_grad=True)
