@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,35 @@ def test_every_public_name_exists(module: str) -> None:
     assert [name for name in found.__all__ if not hasattr(found, name)] == []
     assert len(set(found.__all__)) == len(found.__all__) > 0
     assert re.search(rf"`{module.removeprefix('spectralgrad.')}`", sg.__doc__ or "") or module == "spectralgrad"
+
+
+ENTRY = re.compile(r"    ([\w*]+(?:, [\w*]+)*): ")
+CALLED = [
+    f"{module}.{name}"
+    for module in MODULES
+    for name in importlib.import_module(module).__all__
+    if module != "spectralgrad.errors" and callable(getattr(importlib.import_module(module), name))
+]
+
+
+def documented(doc: str) -> list[str]:
+    """The names in the section of the arguments, or of the attributes of what is only read."""
+    section = re.search(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", f"{doc}\n", re.MULTILINE)
+    entries = [found[1] for line in (section[1].splitlines() if section else []) if (found := ENTRY.match(line))]
+    return [name.strip("*") for entry in entries for name in entry.split(", ")]
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_a_docstring_has_every_argument_and_an_example_that_can_be_pasted(name: str) -> None:
+    home, _, last = name.rpartition(".")
+    public = getattr(importlib.import_module(home), last)
+    doc = inspect.getdoc(public) or ""
+    if not re.search(r"^`\w+` for inputs ", doc):  # the 1d and 3d of a layer send the reader to its 2d
+        assert sorted(documented(doc)) == sorted(inspect.signature(public).parameters)
+    first, *others = re.findall(r"^>>> (.+)$", doc, re.MULTILINE)
+    assert first in ("import torch, spectralgrad as sg", "import spectralgrad as sg")
+    called = rf"\b{name.replace('spectralgrad', 'sg', 1)}\b"
+    assert re.search(called, "\n".join(others), re.IGNORECASE)  # `Moments` are what `moments` returns
 
 
 def code_of(text: str, suffix: str) -> str:

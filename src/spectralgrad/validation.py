@@ -35,6 +35,9 @@ def checks(enabled: bool) -> Iterator[None]:
     the others (vmap). There a matrix with NaN gives NaN and is counted. ``checks(True)`` turns that into the error, at the
     price of a synchronisation; ``checks(False)`` trusts the input on the CPU too. Compiled code never checks.
 
+    Args:
+        enabled: True or False, for the current thread or task.
+
     >>> import torch, spectralgrad as sg
     >>> with sg.checks(False):
     ...     sg.sqrtm(torch.full((1, 1), float("nan")))

@@ -97,8 +97,8 @@ def eigvalsh(M: Tensor, UPLO: Triangle | None = None, *, solver: EigenSolver = A
 
     Args:
         M: (*B, n, n), real symmetric or complex Hermitian; only (M + M^H)/2 counts. Half precision is computed in float32.
-        solver: how to decompose.
         UPLO: "L" or "U": only this triangle is read. None: all of M is.
+        solver: how to decompose.
 
     Returns:
         (*B, n), real.

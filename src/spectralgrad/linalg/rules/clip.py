@@ -17,6 +17,9 @@ class Clip(Rule):
     The threshold is absolute, as in the paper, so it does not follow the scale of the matrix. It bounds the size of
     the gradient but turns its direction, by up to 45 degrees in PAMI 7.2. See docs/rules/clip.md.
 
+    Args:
+        threshold: the largest coefficient, above 0.
+
     >>> import torch, spectralgrad as sg
     >>> sg.Clip(100.0).coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[   0.0000,  100.0000,    0.5000],

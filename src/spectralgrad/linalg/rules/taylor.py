@@ -20,6 +20,9 @@ class Taylor(Rule):
     sign and underestimates close ones. For eigenvalues of opposite signs it is crude: at (1, -1) odd degrees give 0.
     Two zeros give 0. See docs/rules/taylor.md.
 
+    Args:
+        degree: of the series, a whole number >= 0.
+
     >>> import torch, spectralgrad as sg
     >>> sg.Taylor(9).coefficients(torch.tensor([0.01, 0.01, 0.02]))  # PAMI eq. 61, ascending
     tensor([[    0.0000,  1000.0000,    99.9023],
