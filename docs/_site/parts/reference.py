@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 
 PACKAGE = "spectralgrad"
 MARK = re.compile(r"^<!-- reference: (.+?) -->$", re.MULTILINE | re.DOTALL)
-# Of a class: methods and properties of its own that have a docstring, but what torch documents, and fields of a tuple.
-LEFT_OUT = ("forward", "extra_repr", "train", "act")
+# Of a class: methods and properties of its own that have a docstring, but what torch documents, fields of a tuple, and what
+# our own modules ask of a rule, a solver or a treatment, which a user neither calls nor writes.
+LEFT_OUT = ("forward", "extra_repr", "train")
+INNER = ("act", "check", "in_kernel", "iterate", "require_param", "tolerance", "triplets")
+INNER += ("solve_anything", "solve_from", "solve_if_hermitian")
 MEMBERS = "   :members:\n   :exclude-members: {}\n"
 
 
@@ -63,7 +66,7 @@ def directive(name: str) -> str:
 
 
 def _members(found: type) -> str:
-    return MEMBERS.format(", ".join([*LEFT_OUT, *getattr(found, "_fields", ())]))
+    return MEMBERS.format(", ".join([*LEFT_OUT, *INNER, *getattr(found, "_fields", ())]))
 
 
 def replace(app: "Sphinx", page: str, source: list[str]) -> None:
