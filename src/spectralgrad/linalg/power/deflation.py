@@ -30,6 +30,9 @@ class PowerDeflation:
         steps: power iterations for each eigenvector.
         generator: source of the random starts; torch's default generator if None.
 
+    Raises:
+        OptionError: an option out of its range.
+
     >>> import torch, spectralgrad as sg
     >>> M = torch.diag(torch.tensor([1.0, 2.0, 4.0]))
     >>> w, V = sg.eigh(M, solver=sg.PowerDeflation(50, torch.Generator().manual_seed(0)))

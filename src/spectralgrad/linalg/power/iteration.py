@@ -54,6 +54,9 @@ class PowerIteration:
         max_energy: break after the eigenvector that brings the sum of eigenvalues to this part of the total.
         deflation: "two-sided", (I - vv^T) M (I - vv^T), or "printed", M - M v v^T, as in the paper.
 
+    Raises:
+        OptionError: an option out of its range.
+
     >>> import torch, spectralgrad as sg
     >>> M = torch.diag(torch.tensor([4.0, 4.0, 1.0])).requires_grad_()
     >>> w, V = sg.eigh(M, gradient=sg.PowerIteration(steps=19))

@@ -24,6 +24,9 @@ class NewtonSchulz:
             stops earlier where rounding lets the residual shrink no further.
         steps: a fixed number of unrolled steps instead.
 
+    Raises:
+        OptionError: an option out of its range, or both of them.
+
     >>> import torch, spectralgrad as sg
     >>> M = torch.diag(torch.tensor([4.0, 9.0]))
     >>> sg.sqrtm(M, solver=sg.NewtonSchulz()).diagonal()

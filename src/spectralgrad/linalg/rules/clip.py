@@ -20,6 +20,9 @@ class Clip(Rule):
     Args:
         threshold: the largest coefficient, above 0.
 
+    Raises:
+        OptionError: threshold is not a finite number above 0.
+
     >>> import torch, spectralgrad as sg
     >>> sg.Clip(100.0).coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[   0.0000,  100.0000,    0.5000],

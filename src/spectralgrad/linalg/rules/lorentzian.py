@@ -23,6 +23,9 @@ class Lorentzian(Rule):
     Args:
         rtol: width relative to the largest eigenvalue's magnitude; None takes the dtype's default.
 
+    Raises:
+        OptionError: rtol is not a finite number above 0, nor None.
+
     >>> import torch, spectralgrad as sg
     >>> sg.Lorentzian(rtol=1e-3).coefficients(torch.tensor([1.0, 1.0, 3.0]))
     tensor([[ 0.0000,  0.0000,  0.5000],

@@ -23,6 +23,9 @@ class Taylor(Rule):
     Args:
         degree: of the series, a whole number >= 0.
 
+    Raises:
+        OptionError: degree is not a whole number >= 0.
+
     >>> import torch, spectralgrad as sg
     >>> sg.Taylor(9).coefficients(torch.tensor([0.01, 0.01, 0.02]))  # PAMI eq. 61, ascending
     tensor([[    0.0000,  1000.0000,    99.9023],

@@ -38,6 +38,9 @@ class Jacobi(Solver):
     Args:
         max_sweeps: sweeps after which the plain solver gives up and the fallback chain takes over.
 
+    Raises:
+        OptionError: max_sweeps is not a whole number >= 1.
+
     >>> import torch, spectralgrad as sg
     >>> w, V = sg.eigh(torch.tensor([[2.0, 1.0], [1.0, 2.0]]), solver=sg.Jacobi())
     >>> w
