@@ -158,3 +158,9 @@ def test_samples_of_pooling_are_the_positions_of_one_image() -> None:
 def test_inputs_are_whole_numbers() -> None:
     with pytest.raises(OptionError, match="inputs must be whole numbers >= 1, got 0 for 1"):
         ConditionMonitor(model(), inputs={"1": 0})
+
+
+def test_inputs_are_of_layers_that_are_there() -> None:
+    """A name that nobody reads would leave the condition on the range as if nothing had been said."""
+    with pytest.raises(OptionError, match=r"inputs must be for layers among .*, got 'nowhere'"):
+        ConditionMonitor(model(), inputs={"nowhere": 3})

@@ -12,11 +12,15 @@ from .tap import Tap
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}  # parts of a name that wrapping adds
 
 
-def chosen_layers(model: Module, layers: Iterable[str | Module] | None) -> dict[str, Module]:
-    """The layers to watch by name, or the error that says why not."""
+def chosen_layers(model: Module, layers: Iterable[str | Module] | None, inputs: Iterable[str] = ()) -> dict[str, Module]:
+    """The layers to watch by name, or the error that says why not. ``inputs``: names of those of which something is told."""
     if not isinstance(model, Module):
         raise OptionError(f"`ConditionMonitor`: `model` must be a torch.nn.Module, got {type(model).__name__}.")
     found = _watchable(model)
+    if unknown := [name for name in inputs if name not in found]:
+        raise OptionError(
+            f"`ConditionMonitor`: inputs must be for layers among {', '.join(found)}, got {', '.join(map(repr, unknown))}."
+        )
     chosen = found if layers is None else _among(found, [layers] if isinstance(layers, (str, Module)) else list(layers))
     for name, module in chosen.items():
         taps = [getattr(hook, "__self__", None) for hook in module._forward_hooks.values()]

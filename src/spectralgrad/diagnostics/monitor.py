@@ -86,7 +86,7 @@ class ConditionMonitor:
         for name, value in (inputs or {}).items():
             if not is_whole(value):
                 raise OptionError(f"`ConditionMonitor`: inputs must be whole numbers >= 1, got {value!r} for {name}.")
-        chosen = chosen_layers(model, layers)
+        chosen = chosen_layers(model, layers, inputs or ())
         self.every = every
         self.samples = samples
         self.decompose_on = decompose_on
