@@ -111,6 +111,20 @@ def test_f_of_several_numbers_is_refused_for_few(n: int) -> None:
     sg.spectral_map(M[:1, :1], COUPLED["largest 1"])  # one number is alone
 
 
+def test_what_f_cancels_is_no_coupling() -> None:
+    """torch rounds some functions of float32 by their place in memory."""
+    for n in range(2, 100):
+        M = (torch.eye(n) + 1e-6 * torch.diag(torch.rand(n, generator=cases.generator(n)))).requires_grad_()
+        sg.spectral_map(M, lambda x: x**0.37 - 1)
+        sg.spectral_map(M, lambda x: torch.sigmoid(x) - 0.7310586)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_number_with_dimensions_is_closed_over(shape: tuple[int, ...]) -> None:
+    M, p = torch.eye(3).repeat(2, 1, 1).requires_grad_(), torch.full(shape, 2.0)
+    torch.testing.assert_close(sg.spectral_map(2 * M, lambda x: x**p), 4 * M)
+
+
 def test_what_eigenvalues_share_is_closed_over() -> None:
     """As the error advises: the gradient through the sum is there."""
 

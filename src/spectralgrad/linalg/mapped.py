@@ -22,8 +22,11 @@ from spectralgrad.validation import is_transformed, under_vmap
 from .autograd import Copy, Sum, batched, call, is_constant, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
 from .elementwise import Elementwise
+from .precision import in_widest
 
-_UNLIKE = 1 / 64  # of the largest |f|: rounding is less, in every dtype
+_UNLIKE = (
+    1 / 64
+)  # of the largest |f|: what rounding changes in a number, where others stand beside it, is less in every dtype
 _SHARED = (
     "What the numbers share, as their sum, compute before, and let f close over it: s = eigvalsh(M).sum(); "
     "spectral_map(M, lambda w: w / s). For a factor of each eigenvector use `eigh`."
@@ -120,28 +123,39 @@ def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor, y: T
     """Raise where y = f(spectrum) of all m numbers is not about that of a few of them.
 
     Two from inside, the later one first: they have another sum, another largest one and other places. The value could be
-    used; but the differences are those of a function of one number, and a gradient by them would be wrong. Roughly: a
-    network inside of f, in half precision perhaps, rounds two numbers in another way than many.
+    used; but the differences are those of a function of one number, and a gradient by them would be wrong. Roughly, since a
+    network inside of f, in half precision perhaps, rounds two numbers in another way than many; and what f cancels may look
+    so too, since torch rounds by place: float64 decides.
     """
     m = spectrum.numel()
     if m < 2:
         return
     few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
-    x = function.clamp(spectrum)[0].flatten()[few].flip(0)
+    x = function.clamp(spectrum)[0]
     try:
-        alone = function.f(x).tolist()
-    except RuntimeError as error:  # shapes that do not go together
-        raise OptionError(f"`{who}`: f must act on each number alone, but fails for {len(x)} of {m}. {_SHARED}") from error
-    among = y.flatten()[few].tolist()[::-1]
-    off = _UNLIKE * float(y.abs().max())
-    if len(alone) == len(among) and all(
-        isinstance(a, float) and abs(a - b) <= off for a, b in zip(alone, among, strict=True)
-    ):
-        return
-    raise OptionError(
-        f"`{who}`: f must act on each number alone, but gives {among} for {x.tolist()} among {m} numbers, and {alone} for "
-        f"these alone. {_SHARED}"
-    )
+        if not _differ(*_beside_and_alone(function, x, y, few), y):
+            return
+        x = in_widest(x)
+        y = function.f(x)
+        beside, alone = _beside_and_alone(function, x, y, few)
+    except (RuntimeError, IndexError) as error:  # shapes that do not go together
+        raise OptionError(f"`{who}`: f must act on each number alone, but fails for a few of {m}. {_SHARED}") from error
+    if _differ(beside, alone, y):
+        raise OptionError(
+            f"`{who}`: f must act on each number alone, but gives {beside} for {x.flatten()[few].tolist()[::-1]} among {m} "
+            f"numbers, and {alone} for these alone. {_SHARED}"
+        )
+
+
+def _beside_and_alone(function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
+    """What f gives for a few of x, backwards: among all, where it gave y, and without the others."""
+    alone = function.f(x.flatten()[few].flip(0))
+    return y.flatten()[few].tolist()[::-1], alone.flatten().tolist()  # of a batch f may close over a number with dimensions
+
+
+def _differ(a: list[float], b: list[float], y: Tensor) -> bool:
+    close = _UNLIKE * float(y.detach().abs().max())
+    return len(a) != len(b) or not all(abs(p - q) <= close for p, q in zip(a, b, strict=True))
 
 
 def _has_tensors_of_its_own(y: Tensor) -> bool:
