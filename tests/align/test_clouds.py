@@ -436,6 +436,17 @@ def test_slopes_of_weights_beside_the_largest_number() -> None:
     assert all(g.isfinite().all() for g in slopes)
 
 
+def test_slopes_of_a_scale_between_points_that_nearly_coincide() -> None:
+    """The slope of their variance goes with its inverse squared: in the sums over points it met infinities."""
+    x = 1e60 * (1 + 1e-12 * cases.random(5, 3, seed=1))
+    given = [
+        z.requires_grad_() for z in (x, 1e307 * cases.random(5, 3, seed=2).clamp(-1, 1), 1e-320 * torch.ones(5).double())
+    ]
+    t = sg.umeyama(*given).t
+    slopes = torch.autograd.grad(t, given, torch.full_like(t, 1e200))
+    assert all(g.isfinite().all() for g in slopes)
+
+
 def test_half_precision_and_autocast() -> None:
     x, y, w = cases.random(6, 3), cases.random(6, 3, seed=1), cases.random(6, seed=2).abs()
     for dtype in (torch.bfloat16, torch.float16):

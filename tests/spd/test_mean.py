@@ -45,6 +45,37 @@ def test_the_equation_holds(metric: Any, dtype: torch.dtype) -> None:
     torch.testing.assert_close(sg.spd.mean(X, 5 * w, metric), M, rtol=1e-11, atol=1e-11)  # weights are divided by their sum
 
 
+@pytest.mark.parametrize(("metric", "most"), [("affine", 8.5), ("bures", 9.5)])
+def test_it_ends_soon_and_with_the_best_point_seen(metric: Any, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near the mean the cost is flat, and told by rounding alone whether a step was good."""
+    look, iterate, seen = newton._look, newton._iterate, []
+
+    def watched(*args: Any) -> Any:
+        point = look(*args)
+        seen[-1].append(float(point.residual))
+        return point
+
+    def ends_well(*args: Any) -> Any:
+        seen.append([])
+        point = iterate(*args)
+        assert float(point.residual) == min(seen[-1])
+        return point
+
+    monkeypatch.setattr(newton, "_look", watched)
+    monkeypatch.setattr(newton, "_iterate", ends_well)
+    for n in (2, 3, 5, 8):
+        for K in (2, 3, 5):
+            for seed in range(3):
+                X = [
+                    cases.with_spectrum(
+                        10 ** (-6 * cases.random(n, seed=9 * k + seed).abs().clamp(max=1)), seed=9 * k + seed
+                    )
+                    for k in range(K)
+                ]
+                sg.spd.mean(torch.stack(X), metric=metric)
+    assert sum(map(len, seen)) / len(seen) < most
+
+
 @each_metric
 def test_two_matrices_meet_in_the_middle(metric: Any) -> None:
     X = definite(2, n=4, condition=1e3)

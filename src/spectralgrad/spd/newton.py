@@ -144,9 +144,9 @@ def _iterate(equation: Equation, given: Tensor, weights: Tensor) -> _Point:
         if bool(far.any()):
             M = torch.where(far[:, None, None], equation.safe_step(point.W, point.m, point.F), M)
         tried = _look(equation, given, weights, M)
-        slack = n * eps * (tried.cost.abs() + point.m.sum(-1))
-        better = (tried.residual < point.residual) | (tried.cost < point.cost - slack)
-        better = (better | far) & torch.isfinite(tried.residual) & ~done
+        cheaper = (tried.cost < point.cost) & (point.residual > eps**0.5)  # nearer the mean the cost is flat, to rounding
+        better = (tried.residual < point.residual) | cheaper
+        better = (better | far) & ~done
         stalled = torch.where(tried.residual < point.residual / 2, 0, stalled + 1)
         point = _chosen(better, tried, point)
         rounded = (point.residual <= eps**0.5) | ((stalled >= _STALLED) & (point.residual <= point.explained))

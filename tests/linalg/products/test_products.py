@@ -188,6 +188,16 @@ def test_lyapunov_where_rounding_left_an_inverse_negative(skew: bool, unwatched:
     assert got[2].isnan().all()
 
 
+def test_lyapunov_is_zero_once_what_is_below_zero_has_grown() -> None:
+    """Between Y that is singular and an inverse that is negative: bounded, until the powers of U leave the unit ball."""
+    E, sizes = torch.ones(2, 2, dtype=torch.float64), []
+    for z in (-0.1, -0.5, -0.6, -0.9):
+        Y, Z = (torch.diag(torch.tensor(d, dtype=torch.float64)) for d in ([1.0, 0.0], [1.0, z]))
+        sizes.append(float(lyapunov(Y, Z, E, 1e-3, 1e-8, False).abs().max()))
+    assert 0 < sizes[0] < sizes[1] < 100
+    assert sizes[2:] == [0, 0]
+
+
 # The inverse of B + shift I.
 
 
@@ -273,6 +283,7 @@ def test_large_hermitian_matrices_have_a_nearer_norm() -> None:
     assert (near < 0.6 * norm_bound(large)[..., 0, 0]).all()
     torch.testing.assert_close(hermitian_norm_bound(small), norm_bound(small))
     assert hermitian_norm_bound(torch.zeros(300, 300)).item() > 0
+    assert hermitian_norm_bound(torch.eye(300)).item() == 1  # its rows; the norm of its square is 300^(1/4)
     assert hermitian_norm_bound(torch.zeros(2, 2)).item() == 1
     assert hermitian_norm_bound(torch.full((300, 300), 1e30)).isfinite().all()
 
