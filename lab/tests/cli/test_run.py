@@ -55,7 +55,7 @@ def test_the_flags_of_train_say_what_the_trial_says() -> None:
 def test_lines_tell_of_each_end_and_of_what_runs() -> None:
     told: list[str] = []
     first, second, third = (Trial(seed=seed, epochs=4) for seed in range(3))
-    with Lines(3, "pami-table4", {first}, told.append, every=0.05) as lines:
+    with Lines(3, "pami-table4", {first}, write=told.append, every=0.05) as lines:
         lines(Event(first, 4, OUTCOME))  # it was recorded before: of it no line
         lines(Event(second, 1))
         time.sleep(0.2)
@@ -72,7 +72,7 @@ def test_lines_tell_of_each_end_and_of_what_runs() -> None:
 def test_lines_tell_how_long_the_rest_will_take() -> None:
     told: list[str] = []
     before, second, third = (Trial(seed=seed, epochs=4) for seed in range(3))
-    with Lines(3, "pami-table4", {before}, told.append, every=0.05) as lines:
+    with Lines(3, "pami-table4", {before}, write=told.append, every=0.05) as lines:
         lines(Event(before, 4, OUTCOME))
         lines(Event(second, 2))  # where it goes on: nothing is known of the pace yet
         time.sleep(0.2)
@@ -96,6 +96,19 @@ def test_bars_keep_every_word_in_a_narrow_terminal() -> None:
         first, second = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
         assert re.match(r"pami-table4, about \d+ s left +━* +0/180 +0:00:0\d", first)
         assert re.match(rf"{name} +━+╸? +100/350 +0:00:0\d", second)
+
+
+def test_bars_leave_a_line_of_each_training_that_ends(capsys: Captured) -> None:
+    """A sweep of hours showed nothing of what came out, nor of what failed, until its end."""
+    before, good, bad = (Trial(seed=seed) for seed in range(3))
+    bars = Bars(3, "pami-table4", {before}, names={good: "BN, seed 1", bad: "SVD, d = 64, seed 2"})
+    for event in (Event(before, 4, OUTCOME), Event(good, 4, OUTCOME)):
+        bars(event)
+    bars(Event(bad, 0, Outcome("failed", "the gradient is not finite", (), None, None, 1.0)))
+    assert " ".join(capsys.readouterr().err.split()) == (  # in as many lines as the terminal is narrow
+        "pami-table4 [2/3] BN, seed 1: finished, converged, test error 4.44 % (best epoch 4.20 %), 12 s "
+        "pami-table4 [3/3] SVD, d = 64, seed 2: failed: the gradient is not finite, 1 s"
+    )
 
 
 def test_a_bar_of_what_has_no_trainings_counts_none() -> None:

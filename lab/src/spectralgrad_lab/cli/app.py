@@ -156,7 +156,7 @@ def _train_together(chosen: list[Spec], scale: Scale, store: Store, **how: Any) 
         names |= {trial: f"{spec.id} {place}" for trial, place in places(_entries([spec], scale)).items()}
     judged = all(spec.is_judged(scale) for spec in chosen)
     if len(told) < len(trials):
-        with progress_of(len(trials), f"{len(chosen)} artifacts", told, names, judged=judged) as progress:
+        with progress_of(len(trials), f"{len(chosen)} artifacts", told, names=names, judged=judged) as progress:
             run_trials(trials, store, progress=progress, **how)
 
 
@@ -185,7 +185,7 @@ def _sweep(spec: Spec, scale: Scale, store: Store, before: Collection[Trial], **
         plain.print(escape(f"{spec.id}: {cached([head])}."))
     _tell_damaged(store.damage_of(trials, *([(spec.id, scale)] if spec.is_computed else [])))
     names = places(_entries([spec], scale))
-    with progress_of(len(trials), spec.id, told, names, judged=spec.is_judged(scale)) as progress:
+    with progress_of(len(trials), spec.id, told, names=names, judged=spec.is_judged(scale)) as progress:
         run_spec(spec, scale, store, progress=progress, say=progress.say, **how)
     found = gather(spec, scale, store)
     if found.problem:

@@ -1,10 +1,12 @@
-"""How far a sweep is, on stderr: bars on a terminal, else a line for each end and one now and then."""
+"""How far a sweep is, on stderr: a line for each training that ends; below bars on a terminal, else a line now and then."""
 
 import os
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType, TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -69,20 +71,51 @@ def ending(outcome: Outcome, *, judged: bool = True) -> str:
     return f"finished, {learned}test error {last:.2f} % (best epoch {best:.2f} %), {outcome.seconds:.0f} s"
 
 
-class Bars:
-    """Listens to `sweep.run_trials`, on a terminal; a context manager.
+class _Teller(ABC):
+    """Listens to `sweep.run_trials`, and tells of each training that ends in a line.
 
     Args:
         trials: how many there are; none where an artifact is computed.
         name: of what is run.
-        told: trials that are known to have ended.
+        told: trials that are known to have ended: of them no line.
         names: of trials; the others are told by `label`.
+        judged: whether to tell if they converged.
     """
 
     def __init__(
-        self, trials: int, name: str = "", told: Collection[Trial] = (), names: Mapping[Trial, str] = NAMELESS
+        self,
+        trials: int,
+        name: str = "",
+        told: Collection[Trial] = (),
+        *,
+        names: Mapping[Trial, str] = NAMELESS,
+        judged: bool = True,
     ) -> None:
-        self.names, self.pace = names, Pace(trials, told)
+        self.name, self.told, self.names, self.judged = name, told, names, judged
+        self.pace = Pace(trials, told)
+
+    def __call__(self, event: Event) -> None:
+        self.pace(event)
+        if event.outcome is not None and event.trial not in self.told:
+            self.say(f"{self.head()} {self.called(event.trial)}: {ending(event.outcome, judged=self.judged)}")
+
+    def called(self, trial: Trial) -> str:
+        return self.names.get(trial) or label(trial)
+
+    def head(self) -> str:
+        count = f"[{self.pace.done}/{self.pace.trials}]" if self.pace.trials else ""
+        return f"{self.name} {count}".strip()
+
+    @abstractmethod
+    def say(self, text: str) -> None:
+        """Write a line."""
+
+
+class Bars(_Teller):
+    """On a terminal: bars below the lines; a context manager."""
+
+    def __init__(self, trials: int, *args: Any, **options: Any) -> None:
+        super().__init__(trials, *args, **options)
         columns = (  # where the terminal is narrow the name takes two lines, and the rest stays as it is
             TextColumn("{task.description}", markup=False, table_column=Column()),
             BarColumn(BAR, table_column=Column(no_wrap=True)),
@@ -90,8 +123,7 @@ class Bars:
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
         )
         self.progress = Progress(*columns, console=Console(stderr=True, quiet=not SPEAKS), transient=True)
-        self.name, count = name, f"0/{trials}" if trials else ""
-        self.all = self.progress.add_task(name, total=trials or None, count=count)
+        self.all = self.progress.add_task(self.name, total=trials or None, count=f"0/{trials}" if trials else "")
         self.running: dict[Trial, TaskID] = {}
 
     def __enter__(self) -> "Bars":
@@ -106,15 +138,14 @@ class Bars:
         self.progress.console.print(text, markup=False, highlight=False)
 
     def __call__(self, event: Event) -> None:
-        self.pace(event)
+        super().__call__(event)
         trial = event.trial
         if event.outcome is not None:
             if trial in self.running:
                 self.progress.remove_task(self.running.pop(trial))
         else:
             if trial not in self.running:
-                words = self.names.get(trial) or label(trial)
-                self.running[trial] = self.progress.add_task(words, total=trial.epochs, count="")
+                self.running[trial] = self.progress.add_task(self.called(trial), total=trial.epochs, count="")
             count = f"{event.epochs}/{trial.epochs}"
             self.progress.update(self.running[trial], completed=event.epochs, count=count)
         done, words = self.pace.done, ", ".join(filter(None, (self.name, self.pace.left())))
@@ -125,37 +156,18 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _silence(text: str) -> None:
-    """Another process tells."""
-
-
-class Lines:
-    """Listens to `sweep.run_trials` where there is no terminal; a context manager.
+class Lines(_Teller):
+    """Where there is no terminal: a line now and then about what runs; a context manager.
 
     Args:
-        trials: how many there are.
-        name: of what is run, before each line.
-        told: trials that are known to have ended: of them no line.
-        names: of trials; the others are told by `label`.
-        judged: whether to tell if they converged.
         write: takes a line.
         every: seconds between two lines about what runs.
+        args, options: of `_Teller`.
     """
 
-    def __init__(
-        self,
-        trials: int,
-        name: str = "",
-        told: Collection[Trial] = (),
-        write: Callable[[str], None] = _to_stderr,
-        every: float = EVERY,
-        names: Mapping[Trial, str] = NAMELESS,
-        judged: bool = True,
-    ) -> None:
-        self.name, self.told, self.every = name, told, every
-        self.names, self.judged = names, judged
-        self.write = write if SPEAKS else _silence
-        self.pace = Pace(trials, told)
+    def __init__(self, *args: Any, write: Callable[[str], None] = _to_stderr, every: float = EVERY, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.write, self.every = write, every
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._now_and_then, daemon=True)
 
@@ -168,37 +180,18 @@ class Lines:
         self.thread.join()
 
     def say(self, text: str) -> None:
-        self.write(text)
-
-    def __call__(self, event: Event) -> None:
-        self.pace(event)
-        if event.outcome is not None and event.trial not in self.told:
-            self.write(f"{self._head()} {self._called(event.trial)}: {ending(event.outcome, judged=self.judged)}")
-
-    def _called(self, trial: Trial) -> str:
-        return self.names.get(trial) or label(trial)
-
-    def _head(self) -> str:
-        count = f"[{self.pace.done}/{self.pace.trials}]" if self.pace.trials else ""
-        return f"{self.name} {count}".strip()
+        if SPEAKS:
+            self.write(text)
 
     def _now_and_then(self) -> None:
         while not self.over.wait(self.every):
             running = list(self.pace.running.items())
-            some = [f"{self._called(trial)}: epoch {epochs} of {trial.epochs}" for trial, epochs in running]
+            some = [f"{self.called(trial)}: epoch {epochs} of {trial.epochs}" for trial, epochs in running]
             times = ", ".join(filter(None, (f"{self.pace.passed:.0f} s", self.pace.left())))
-            self.write(f"{self._head()} {'; '.join(some) or 'at work'} ({times})")
+            self.say(f"{self.head()} {'; '.join(some) or 'at work'} ({times})")
 
 
-def progress_of(
-    trials: int,
-    name: str = "",
-    told: Collection[Trial] = (),
-    names: Mapping[Trial, str] = NAMELESS,
-    *,
-    judged: bool = True,
-) -> Bars | Lines:
-    """Bars on a terminal, lines elsewhere."""
-    if Console(stderr=True).is_terminal:
-        return Bars(trials, name, told, names)
-    return Lines(trials, name, told, names=names, judged=judged)
+def progress_of(trials: int, *args: Any, **options: Any) -> Bars | Lines:
+    """Bars on a terminal, lines elsewhere; arguments as those of `_Teller`."""
+    kind = Bars if Console(stderr=True).is_terminal else Lines
+    return kind(trials, *args, **options)
