@@ -61,9 +61,13 @@ def test_list_shows_every_artifact_and_what_is_recorded(tmp_path: Path, capsys: 
     assert "smoke" not in next(line for line in lines if " pami-fig4 " in line)
 
 
-def test_list_makes_no_folder(tmp_path: Path) -> None:
-    assert main(["list", "--records", str(tmp_path / "r")]) == 0
-    assert not (tmp_path / "r").exists()
+def test_list_makes_no_folder(tmp_path: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["list"]) == 0
+    assert capsys.readouterr().err == ""
+    assert main(["list", "--records", "recrods"]) == 0
+    assert "there is no folder recrods" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_run_takes_several_and_shows_each(tmp_path: Path, capsys: Captured) -> None:

@@ -68,6 +68,8 @@ def show(records: Records = FOLDER) -> None:
             table.add_row(spec.id, spec.paper, escape(spec.shows), spec.kind, _recorded(spec, store))
         plain.print(table)
         _tell_damaged(store.damaged.values() if store else ())
+        if store is None and records != FOLDER:  # it was asked for
+            typer.echo(f"spectralgrad `list`: there is no folder {records}; nothing is recorded in it.", err=True)
 
 
 def _tell_damaged(lines: Iterable[str]) -> None:
