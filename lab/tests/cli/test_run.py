@@ -16,6 +16,7 @@ from spectralgrad_lab.artifacts.registry import find
 from spectralgrad_lab.cli import main
 from spectralgrad_lab.cli.app import app
 from spectralgrad_lab.cli.bars import Bars, Lines, label, places
+from spectralgrad_lab.cli.pace import Pace
 from spectralgrad_lab.cli.train import sentences
 from spectralgrad_lab.deadline import OutOfTime
 from spectralgrad_lab.records.outcome import Outcome
@@ -83,6 +84,15 @@ def test_lines_tell_how_long_the_rest_will_take() -> None:
         lines(Event(third, 4, OUTCOME))
     assert re.search(r"epoch 3 of 4 \(\d+ s, about \d+ s left\)", "".join(told))
     assert lines.pace.left() == ""
+
+
+def test_epochs_that_a_kill_cost_do_not_slow_the_pace() -> None:
+    """A record may have ten epochs where the checkpoint has five: the sixth is trained again."""
+    now, trial = iter((0.0, 10.0)), Trial(epochs=20)
+    pace = Pace(1, clock=lambda: next(now))
+    for epochs in (10, 6, 7):
+        pace(Event(trial, epochs))
+    assert pace.left() == "about 2 min left"  # 13 epochs at 10 s
 
 
 def test_bars_keep_every_word_in_a_narrow_terminal() -> None:

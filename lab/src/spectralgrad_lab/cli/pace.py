@@ -32,13 +32,13 @@ class Pace:
 
     def __call__(self, event: Event) -> None:
         trial = event.trial
-        first = self._first.setdefault(trial, event.epochs if event.outcome is None else 0)
         if event.outcome is None:
             self.running[trial] = event.epochs
+            self._first[trial] = min(self._first.get(trial, event.epochs), event.epochs)  # a kill may have cost some
             return
         self.running.pop(trial, None)
         self.done += 1
-        self._ended += 0 if trial in self.told else 1 - first / trial.epochs
+        self._ended += 0 if trial in self.told else 1 - self._first.get(trial, 0) / trial.epochs
 
     @property
     def passed(self) -> float:
