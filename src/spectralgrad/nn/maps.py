@@ -30,20 +30,16 @@ def require_pooled(who: str, x: Tensor, name: str, any_batch: bool = False) -> N
             f"`{who}`: `{name}` must be maps {maps} or tokens (N, T, C), with at least one channel and one position, got "
             f"shape {tuple(x.shape)}. A single map is (1, C, H, W)."
         )
-    if may_look(x):
-        _require_mean(who, x, name, x.shape[1] if x.ndim == 3 else x.shape[-2:].numel())
-
-
-def _require_mean(who: str, x: Tensor, name: str, positions: int) -> None:
-    """Raise unless ``x`` is finite and so are sums of its differences over the positions."""
-    dtype, largest = torch.promote_types(x.dtype, torch.float32), largest_part(x)
-    if largest <= torch.finfo(dtype).max / (2 * positions):
+    if not may_look(x):
         return
-    require_finite(who, x.detach(), name)
-    raise NonFiniteError(
-        f"`{who}`: the mean of `{name}` over {positions} positions overflows {dtype}: entries reach {largest:.2e}. Scale "
-        "the input down, or use float64."
-    )
+    positions = x.shape[1] if x.ndim == 3 else x.shape[-2:].numel()
+    dtype, largest = torch.promote_types(x.dtype, torch.float32), largest_part(x)
+    if not largest <= torch.finfo(dtype).max / (2 * positions):  # sums of differences over the positions are numbers
+        require_finite(who, x.detach(), name)
+        raise NonFiniteError(
+            f"`{who}`: the mean of `{name}` over {positions} positions overflows {dtype}: entries reach {largest:.2e}. "
+            "Scale the input down, or use float64."
+        )
 
 
 def map_samples(who: str, x: Tensor, name: str) -> Tensor:
