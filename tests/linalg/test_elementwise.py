@@ -100,6 +100,8 @@ def test_f_of_several_numbers_is_refused(f: Callable[[Tensor], Tensor]) -> None:
         sg.spectral_map(M, f)
     with pytest.raises(sg.errors.OptionError, match=r"`singular_map`: f must "):
         sg.singular_map(M, lambda x: f(x.abs()) * x.sign())
+    with pytest.raises(sg.errors.OptionError, match="each number alone"):
+        torch.func.grad(lambda M: sg.spectral_map(M, f).sum())(M.detach())
     torch.testing.assert_close(sg.eigvalsh(sg.spectral_map(M.detach(), f)), f(sg.eigvalsh(M.detach())).sort().values)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import is_transformed, under_vmap
+from spectralgrad.validation import is_transformed, looked_at, under_vmap
 
 from .autograd import Copy, Sum, batched, call, is_constant, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
@@ -88,8 +88,8 @@ def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Te
     factors = call(_Factors if torch.compiler.is_compiling() else _FactorsFunc, M, frame, tolerance)
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
-    if tolerance is not None and not is_constant(M) and not is_transformed(y):
-        _require_elementwise(frame.who, frame.function, spectrum.detach(), y.detach())
+    if tolerance is not None and not is_constant(M):
+        _require_elementwise(frame.who, frame.function, looked_at(spectrum), looked_at(y))
     L = frame.differences(spectrum) if spectrum.numel() and _has_tensors_of_its_own(y) else None
     function = _Mapped if torch.compiler.is_compiling() else _MappedFunc
     return call(function, frame, y, L, *factors, *(None,) * (3 - len(factors))), spectrum
@@ -119,7 +119,7 @@ def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float 
     return y.to(spectrum.dtype)
 
 
-def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor, y: Tensor) -> None:
+def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor | None, y: Tensor | None) -> None:
     """Raise where y = f(spectrum) of all m numbers is not about that of a few of them.
 
     Two from inside, the later one first: they have another sum, another largest one and other places. The value could be
@@ -127,16 +127,16 @@ def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor, y: T
     network inside of f, in half precision perhaps, rounds two numbers in another way than many; and what f cancels may look
     so too, since torch rounds by place: float64 decides.
     """
-    m = spectrum.numel()
-    if m < 2:
+    if spectrum is None or y is None or spectrum.numel() < 2:
         return
+    m = spectrum.numel()
     few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
     x = function.clamp(spectrum)[0]
     try:
         if not _differ(*_beside_and_alone(function, x, y, few), y):
             return
         x = in_widest(x)
-        y = function.f(x)
+        y = _seen(function, x)
         beside, alone = _beside_and_alone(function, x, y, few)
     except (RuntimeError, IndexError) as error:  # shapes that do not go together
         raise OptionError(f"`{who}`: f must act on each number alone, but fails for a few of {m}. {_SHARED}") from error
@@ -147,9 +147,16 @@ def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor, y: T
         )
 
 
+def _seen(function: Elementwise, x: Tensor) -> Tensor:
+    """f(x), as values that can be read."""
+    y = looked_at(function.f(x))
+    assert y is not None
+    return y
+
+
 def _beside_and_alone(function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
     """What f gives for a few of x, backwards: among all, where it gave y, and without the others."""
-    alone = function.f(x.flatten()[few].flip(0))
+    alone = _seen(function, x.flatten()[few].flip(0))
     return y.flatten()[few].tolist()[::-1], alone.flatten().tolist()  # of a batch f may close over a number with dimensions
 
 
