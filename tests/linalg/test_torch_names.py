@@ -82,6 +82,25 @@ def test_values_alone_at_ties_and_zero() -> None:
     assert sg.svdvals(torch.zeros(2, 3, 0)).shape == (2, 0)
 
 
+@every_dtype
+def test_values_alone_need_no_vectors(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody asks for a gradient, on a CPU, and the batch is not spread over threads."""
+    M, A = cases.random_covariance(4, 2, dtype=dtype), cases.random(2, 5, 3, dtype=dtype)
+    w, S = sg.eigh(M).eigenvalues, sg.svd(A).S
+    expected = w, w.log().sum(-1), S, S.sum(-1)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("vectors were computed")
+
+    monkeypatch.setattr(torch.linalg, "eigh", refuse)
+    monkeypatch.setattr(torch.linalg, "svd", refuse)
+    torch.testing.assert_close((sg.eigvalsh(M), sg.logdet(M), sg.svdvals(A), sg.nuclear_norm(A)), expected)
+    with torch.no_grad():
+        torch.testing.assert_close(sg.eigvalsh(M.requires_grad_()), w)
+    with pytest.raises(AssertionError, match="vectors"):  # the control
+        sg.eigvalsh(M)
+
+
 def test_values_alone_in_half_precision() -> None:
     for dtype in (torch.bfloat16, torch.float16):
         M = hermitian().to(dtype)

@@ -21,7 +21,7 @@ from spectralgrad.validation import (
     require_one_of,
 )
 
-from .autograd import Copy, call
+from .autograd import Copy, call, is_constant
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Decomposition, Scales, Some, factorise
 from .power.iteration import power_eigh
@@ -29,7 +29,7 @@ from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
 from .rules.base import CLOSE, seen
 from .scaling import exponent, shifted
-from .solvers import Solver, decompose
+from .solvers import Solver, decompose, eigenvalues_alone
 
 __all__ = ["Eigenpairs", "eigh", "eigvalsh"]
 
@@ -111,7 +111,9 @@ def eigvalsh(M: Tensor, UPLO: Triangle | None = None, *, solver: EigenSolver = A
     tensor([1., 3.])
     """
     X, tolerance = _read("eigvalsh", M, UPLO)
-    return as_given(eigenpairs("eigvalsh", X, for_eigenpairs("eigvalsh", None, solver), tolerance)[0], M)
+    choice = for_eigenpairs("eigvalsh", None, solver)
+    w = eigenvalues_alone(X, choice.solver, tolerance) if choice.way == "rule" and is_constant(X) else None
+    return as_given(eigenpairs("eigvalsh", X, choice, tolerance)[0] if w is None else w, M)
 
 
 def eigenpairs(

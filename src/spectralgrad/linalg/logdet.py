@@ -17,7 +17,7 @@ from .choices import AUTO, for_exact
 from .elementary import Log
 from .precision import in_basis, matmul, sandwich
 from .scaling import are_finite, at_hand, exponent, is_ordinary, shifted
-from .solvers import Solver, decompose
+from .solvers import Solver, decompose, eigenvalues_alone
 from .trace import Trace, evaluate_trace
 
 __all__ = ["logdet"]
@@ -68,8 +68,15 @@ class _LogDet(Trace):
         self.log.evaluate("logdet", w, tolerance)
         return w, V
 
+    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
+        w = eigenvalues_alone(M, self.solver, tolerance)
+        if w is None:
+            return super().constant(M, tolerance)
+        self.log.evaluate("logdet", w, tolerance)
+        return self.trace((w,))
+
     def trace(self, factors: Factors) -> Tensor:
-        w, _ = factors
+        w = factors[0]
         return self.log.f(self.log.clamp(w)[0]).sum(-1)
 
     def gradient(self, factors: Factors) -> Tensor:

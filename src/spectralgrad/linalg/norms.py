@@ -22,7 +22,7 @@ from .elementary import Power
 from .precision import matmul
 from .scaling import bounded, exponent, shifted
 from .singular_map import join, split
-from .solvers import decompose_svd
+from .solvers import decompose_svd, singular_values_alone
 from .trace import Trace, evaluate_trace
 
 __all__ = ["nuclear_norm", "schatten_norm"]
@@ -96,8 +96,12 @@ class _Schatten(Trace):
         U, S, Vh = decompose_svd(self.who, M, AUTO, tolerance is not None)
         return S, U, Vh
 
+    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
+        S = singular_values_alone(M, tolerance is not None)
+        return super().constant(M, tolerance) if S is None else self.trace((S, M))
+
     def trace(self, factors: Factors) -> Tensor:
-        S, U, _ = factors
+        S, U, *_ = factors  # of U the rows alone
         if S.shape[-1] == 0:
             return S.sum(-1)
         _, norm, size = self._unit(S, U.shape[-2])

@@ -23,14 +23,14 @@ from torch.autograd import Function
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_given, as_matrix, checking, may_look, require_flag
 
-from .autograd import batched, call
+from .autograd import batched, call, is_constant
 from .choices import AUTO, ByRule, for_svd
 from .decomposition import Decomposition, Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
 from .scaling import exponent, in_batched_backward
-from .solvers import Solver, decompose_svd
+from .solvers import Solver, decompose_svd, singular_values_alone
 
 __all__ = ["SingularTriplets", "svd", "svdvals"]
 
@@ -100,7 +100,8 @@ def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
     """
     X = as_matrix("svdvals", A, square=False, name="A")
     choice = for_svd("svdvals", None, solver)
-    return as_given(singular_triplets("svdvals", X, choice, checking(A))[1], A)
+    S = singular_values_alone(X, checking(A)) if is_constant(X) else None
+    return as_given(singular_triplets("svdvals", X, choice, checking(A))[1] if S is None else S, A)
 
 
 def singular_triplets(who: str, A: Tensor, choice: ByRule, check: bool) -> tuple[Tensor, Tensor, Tensor]:

@@ -34,6 +34,10 @@ class Trace(AnyScale):
     def trace(self, factors: Factors) -> Tensor:
         """t(M), real (*B,)."""
 
+    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
+        """t(M) where no derivative is asked for, which may take less."""
+        return self.trace(self.factor(M, tolerance))
+
     @abstractmethod
     def gradient(self, factors: Factors) -> Tensor:
         """f(M), the shape of M."""
@@ -54,7 +58,7 @@ class Trace(AnyScale):
 def evaluate_trace(trace: Trace, M: Tensor, tolerance: float | None) -> Tensor:
     """t(M) (*B,), differentiable twice, in both modes."""
     if is_constant(M):
-        return trace.trace(trace.factor(M, tolerance))
+        return trace.constant(M, tolerance)
     function = _Trace if torch.compiler.is_compiling() else _TraceFunc
     return call(function, M, trace, tolerance)[0]  # type: ignore[no-any-return]
 

@@ -36,6 +36,10 @@ class Solver(ABC):
         """Eigenpairs, if ``M`` is Hermitian to the last bit and they are finite; None leaves solving to the caller."""
         return None
 
+    def values_if_hermitian(self, M: Tensor) -> Tensor | None:
+        """Eigenvalues alone, if `solve_if_hermitian` would solve it and they take less time; None leaves them to that."""
+        return None
+
     def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """Eigenpairs of the Hermitian part of any ``M``, NaN and counted where it is not finite; None if it cannot do that.
 

@@ -62,6 +62,11 @@ def decompose(
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
 
 
+def eigenvalues_alone(M: Tensor, solver: Solver, tolerance: float | None) -> Tensor | None:
+    """w of `decompose` where it needs no vectors and nothing is wrong with ``M``; None leaves it to `decompose`."""
+    return None if tolerance is None or M.numel() == 0 else solver.choose(M).values_if_hermitian(M)
+
+
 def _require_compilable(who: str, name: str) -> None:
     """Raise for a solver that is no part of an operator. While Dynamo traces, let it break its graph instead."""
     if not torch.compiler.is_compiling() and name not in COMPILABLE:

@@ -31,12 +31,31 @@ def _gains(X: Tensor, seconds: float) -> bool:
     return batch > 1 and batch * seconds > WORTHWHILE_SECONDS and may_spread(batch * seconds)
 
 
+def singular_values_alone(A: Tensor, check: bool) -> Tensor | None:
+    """S of `decompose_svd` where it needs no vectors and nothing is wrong with ``A``; None leaves it to that."""
+    return _values(torch.linalg.svdvals, A) if check and A.device.type == "cpu" and not _gains_triplets(A) else None
+
+
+def _values(solve: Callable[[Tensor], Tensor], M: Tensor) -> Tensor | None:
+    try:
+        values = solve(M)
+    except LinAlgError:  # the caller's chain says what to do
+        return None
+    return values if are_finite(values) else None
+
+
+def _gains_triplets(A: Tensor) -> bool:
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    return k > 0 and _gains(A, _SVD_SECONDS * (k / 16) ** 1.85 * (max(m, n) / k) ** 0.6)
+
+
 def triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """U (*B, m, k), S (*B, k) and Vh (*B, k, n) of ``A`` (*B, m, n), k = min(m, n): `torch.linalg.svd`, with a CPU batch
     spread over threads."""
     *batch, m, n = A.shape
     k = min(m, n)
-    if k == 0 or not _gains(A, _SVD_SECONDS * (k / 16) ** 1.85 * (max(m, n) / k) ** 0.6):
+    if not _gains_triplets(A):
         U, S, Vh = torch.linalg.svd(A, full_matrices=False)
         return U, S, Vh
     flat = A.detach().flatten(0, -3)
@@ -110,3 +129,8 @@ class Lapack(Solver):
         except LinAlgError:  # the caller's chain says what to do
             return None
         return (w, V) if are_finite(w, V) else None
+
+    def values_if_hermitian(self, M: Tensor) -> Tensor | None:
+        if M.device.type != "cpu" or worth_spreading(M) or not torch.equal(M, M.mH):
+            return None
+        return _values(torch.linalg.eigvalsh, M)
