@@ -669,3 +669,9 @@ def test_tensors_on_two_devices(name: str, function: Call) -> None:
 def test_nested_tensors(name: str, function: Call) -> None:
     with pytest.raises(DtypeError, match="to_padded_tensor"):
         function(torch.nested.nested_tensor([torch.eye(2), torch.eye(2)]))
+
+
+@pytest.mark.parametrize(("dtype", "wider"), [(torch.float32, True), (torch.float64, False)])
+def test_a_wider_dtype_is_advised_where_there_is_one(dtype: torch.dtype, wider: bool) -> None:
+    message = message_of(NonFiniteError, sg.expm, 1e4 * torch.eye(2, dtype=dtype))
+    assert message.endswith("Scale M down, or use float64." if wider else "Scale M down.")

@@ -248,6 +248,11 @@ def require_finite(who: str, x: Tensor, name: str = "M") -> None:
     )
 
 
+def overflow_advice(what: str, dtype: torch.dtype) -> str:
+    """What to do where something overflows this dtype."""
+    return f"{what}{'' if dtype in (torch.float64, torch.complex128) else ', or use float64'}."
+
+
 def largest_part(x: Tensor) -> float:
     """The largest |x|, of a complex ``x`` among its real and imaginary parts; NaN if one is, 0 for no entries."""
     if x.numel() == 0:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, is_number, is_whole, may_look, require_finite
+from spectralgrad.validation import as_given, as_matrix, is_number, is_whole, may_look, overflow_advice, require_finite
 
 from .precision import hermitian_part, matmul, widest
 
@@ -146,7 +146,7 @@ def covariance(X: Tensor, *, group_size: int | None = None, correction: float = 
         require_finite("covariance", X, "X")
         raise NonFiniteError(
             f"`covariance`: the covariance of `X` overflows {C.dtype}: entries reach {float(X.detach().abs().max()):.2e}. "
-            "Scale the input down, or use float64."
+            f"{overflow_advice('Scale the input down', C.dtype)}"
         )
     return as_given(C, X)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from spectralgrad.compiling import is_tracing
 from spectralgrad.errors import NonFiniteError
 from spectralgrad.kernels.spectral import ScalarFunction
+from spectralgrad.validation import overflow_advice
 
 from .precision import matmul
 from .scalars import (
@@ -163,7 +164,8 @@ class Power(Scalar):
         if w.numel() and not bool(torch.isfinite(self.f(self.clamp(w)[0])).all()):
             raise NonFiniteError(
                 f"`{who}`: the power {self.alpha:g} of an eigenvalue overflows {w.dtype}: they reach from "
-                f"{float(w.min()):.4g} to {float(w.max()):.4g}. Scale M first, or use float64."
+                f"{float(w.min()):.4g} to {float(w.max()):.4g}. "
+                f"{overflow_advice('Scale M first', w.dtype)}"
             )
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -254,7 +256,8 @@ class Exp(Scalar):
         if w.numel() and bool((w[..., -1] > limit).any()):
             raise NonFiniteError(
                 f"`{who}`: the exponential of the largest eigenvalue, {float(w.max()):.4g}, overflows {w.dtype} (limit "
-                f"{limit:.4g}). Scale M down, or use float64."
+                f"{limit:.4g}). "
+                f"{overflow_advice('Scale M down', w.dtype)}"
             )
 
     def in_kernel(self) -> ScalarFunction:

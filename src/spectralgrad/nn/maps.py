@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import REAL, largest_part, may_look, require_dense, require_finite, require_real
+from spectralgrad.validation import (
+    REAL,
+    largest_part,
+    may_look,
+    overflow_advice,
+    require_dense,
+    require_finite,
+    require_real,
+)
 
 _OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
 
@@ -38,7 +46,7 @@ def require_pooled(who: str, x: Tensor, name: str, any_batch: bool = False) -> N
         require_finite(who, x.detach(), name)
         raise NonFiniteError(
             f"`{who}`: the mean of `{name}` over {positions} positions overflows {dtype}: entries reach {largest:.2e}. "
-            "Scale the input down, or use float64."
+            f"{overflow_advice('Scale the input down', dtype)}"
         )
 
 

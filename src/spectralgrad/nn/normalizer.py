@@ -10,7 +10,7 @@ from torch import Tensor
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.whitening import Running
 from spectralgrad.linalg.choices import RootSolver
-from spectralgrad.validation import is_number, is_whole, may_look, require_finite, require_real
+from spectralgrad.validation import is_number, is_whole, may_look, overflow_advice, require_finite, require_real
 
 from .nodes import WhitenedStep
 
@@ -133,7 +133,7 @@ class Normalizer:
         largest = float(input.detach().abs().max())
         raise NonFiniteError(
             f"`{who}`: the covariance of `{self.argument}` overflows {scatter.dtype}: entries reach {largest:.2e}. "
-            "Scale the input down, or use float64."
+            f"{overflow_advice('Scale the input down', scatter.dtype)}"
         )
 
     def remember(self, samples: int | Tensor, mean: Tensor, found: BatchMap) -> None:
