@@ -195,6 +195,14 @@ def test_a_geodesic_loses_no_digit_to_a_scale(metric: str, k: int) -> None:
 
 
 @each_metric
+def test_a_far_member_of_a_batch_changes_no_bit_of_the_others(metric: str) -> None:
+    A, B = definite(3, n=4, seed=1), definite(3, n=4, seed=2)
+    far = torch.tensor([1.0, 1e-200, 1.0], dtype=torch.float64).reshape(3, 1, 1)
+    want, found = (sg.spd.geodesic(c * A, c * B, 0.3, metric)[::2] for c in (1, far))  # type: ignore[arg-type]
+    torch.testing.assert_close(found, want, rtol=0, atol=0)
+
+
+@each_metric
 @pytest.mark.parametrize("scale", [1e-8, 1e8, 1e-150, 1e150, 1e-300, 1e300])
 def test_scales(metric: str, scale: float) -> None:
     """Both matrices times c: nothing, or c^(1/2) for "bures"."""

@@ -28,7 +28,6 @@ from .spectra import (
     log,
     near_scale,
     sqrt,
-    to_scale_1,
     whitener,
 )
 
@@ -78,7 +77,9 @@ def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
     if at_hand(A) and at_hand(B) and _are_near_1(A, B):
         t = t[..., None, None]
         return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
-    A, a = to_scale_1(A)
+    a = exponent(A.detach())
+    a = a - a.clamp(-_NEAR, _NEAR)  # what is near keeps its bits, whatever else is in the batch
+    A = moved(A, -a)
     B, m = near_scale(expanded(B, A), a)
     inner, whole = _exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), t * m)
     return moved_last(hermitian_part(inner), (a + whole).expand(inner.shape[:-2]), END)
