@@ -76,6 +76,13 @@ def test_it_ends_soon_and_with_the_best_point_seen(metric: Any, most: float, mon
     assert sum(map(len, seen)) / len(seen) < most
 
 
+@pytest.mark.parametrize("zero", [torch.zeros(2, 2), torch.ones(2, 2)], ids=["zero", "rank 1"])
+def test_an_affine_mean_with_a_singular_matrix_is_no_nan_where_nobody_checks(zero: Tensor) -> None:
+    X = torch.stack([zero.double(), torch.eye(2, dtype=torch.float64)])
+    with sg.checks(False), pytest.raises(ConvergenceError, match="add eps"):
+        sg.spd.mean(X)
+
+
 @each_metric
 def test_two_matrices_meet_in_the_middle(metric: Any) -> None:
     X = definite(2, n=4, condition=1e3)

@@ -37,7 +37,8 @@ def positive_pairs(H: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _lifted(w: Tensor) -> Tensor:
-    return torch.maximum(w, torch.finfo(w.dtype).eps * w.amax(-1, keepdim=True))
+    limits = torch.finfo(w.dtype)
+    return torch.maximum(w, (limits.eps * w.amax(-1, keepdim=True)).clamp(min=limits.tiny))  # of zeros, where nobody looks
 
 
 class Equation(ABC):

@@ -74,6 +74,17 @@ def test_what_has_no_root_is_left_alone(unwatched: None, monkeypatch: pytest.Mon
     torch.testing.assert_close(Y[1:], sg.sqrtm(M, solver=NEWTON)[1:], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_what_has_no_root_is_finite_where_nobody_checks(n: int) -> None:
+    """Of -I the iterates cancel, and what they leave of the norm that bounds the equation is 0."""
+    M = -torch.eye(n, dtype=torch.float64).requires_grad_()
+    with sg.checks(False):
+        Y = sg.sqrtm(M, solver=NEWTON)
+        (g,) = torch.autograd.grad(Y.sum(), M)
+    assert Y.isfinite().all()
+    assert g.isfinite().all()
+
+
 @pytest.mark.parametrize("condition", [1e4, 1e8])
 def test_the_gradient_is_that_of_eigenvectors(condition: float) -> None:
     M = conditioned(condition, 16, 2)
