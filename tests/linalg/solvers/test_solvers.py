@@ -404,6 +404,26 @@ def test_power_deflation_of_zero_empty_and_scaled_matrices(dtype: torch.dtype) -
         assert bool(M.grad.isfinite().all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
+def test_power_deflation_at_the_ends_of_the_range(dtype: torch.dtype) -> None:
+    """Eigenvalues and slopes that are no numbers become the largest one."""
+    info = torch.finfo(dtype)
+    A = cases.with_spectrum(torch.tensor([1.0, 2.0, 4.0, 9.0])).to(dtype)
+    A = A / A.abs().max()
+    want = sg.eigh(A, solver=sg.PowerDeflation(40, cases.generator()))
+    for scale in (50 * info.tiny * info.eps, info.tiny, info.max):
+        M = (A * scale).requires_grad_()
+        w, V = sg.eigh(M, solver=sg.PowerDeflation(40, cases.generator()))
+        (g,) = torch.autograd.grad(V.sum(), M)
+        assert g.isfinite().all()
+        assert w.isfinite().all()
+        if scale >= info.tiny:
+            torch.testing.assert_close(V, want[1], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(
+                w.double() / scale, want[0].double().clamp(max=info.max / scale), rtol=1e-5, atol=1e-6
+            )
+
+
 def test_power_deflation_refuses_a_rule() -> None:
     with pytest.raises(OptionError, match=r"`eigh`: PowerDeflation brings its own gradient.*Exact\(\)"):
         sg.eigh(power_matrix(), gradient=sg.Exact(), solver=sg.PowerDeflation(5))

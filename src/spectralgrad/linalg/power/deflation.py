@@ -13,7 +13,9 @@ from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole
 
 from ..autograd import call, composed_gradients, in_transform, is_plain_backward
+from ..moves import moved
 from ..precision import matmul
+from ..scaling import exponent
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,8 @@ class _Iterated(Function):
 
 def iterated(H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
     """`PowerDeflation.iterate` of (*B, n, n) matrices from the columns of ``start`` (*B, n, n), in plain torch."""
-    size = H.detach().abs().amax((-2, -1), keepdim=True)
-    size = torch.where(size > 0, size, 1)  # squares below neither overflow nor underflow after it
-    H = H / size
+    k = exponent(H.detach())
+    H = moved(H, -k)  # squares below neither overflow nor underflow
     values, vectors = [], []
     for i in range(H.shape[-1]):
         v = _normalize(start[..., i, None])  # (*B, n, 1)
@@ -93,7 +94,7 @@ def iterated(H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
         values.append((v.conj() * Hv).sum((-2, -1)).real)
         vectors.append(v[..., 0])
         H = H - matmul(Hv, v.mH)
-    w, order = (torch.stack(values, -1) * size[..., 0]).sort(-1)
+    w, order = moved(torch.stack(values, -1), k).sort(-1)
     V = torch.stack(vectors, -1)
     return w, V.gather(-1, order.unsqueeze(-2).expand_as(V))
 
