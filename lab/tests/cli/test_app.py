@@ -125,6 +125,20 @@ def test_what_stops_a_run_has_its_exit_code(
     assert main(["run", "pami-eq60", "--records", str(tmp_path / "r")]) == code
 
 
+@pytest.mark.parametrize(("command", "works"), [("run", "cli.app.run_spec"), ("report", "report.page.write_page")])
+def test_ctrl_c_promises_to_go_on_only_where_it_does(
+    command: str, works: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    Store(tmp_path / "r")
+    monkeypatch.setattr(f"spectralgrad_lab.{works}", stop)
+    chosen = ["pami-eq60"] if command == "run" else []
+    assert main([command, *chosen, "--records", str(tmp_path / "r")]) == 130
+    assert ("goes on from here" in capsys.readouterr().err) == (command == "run")
+
+
 def app_module() -> ModuleType:
     return import_module("spectralgrad_lab.cli.app")
 

@@ -39,7 +39,7 @@ def answered(command: str) -> Iterator[None]:
     except OutOfTime as late:
         code, words = LATE, f"spectralgrad {command}: out of time; {str(late) or ON}."
     except KeyboardInterrupt:
-        rest = "what was written is whole" if command == "transfer" else ON
+        rest = "what was written is whole" if command in ("transfer", "report") else ON  # these begin anew
         code, words = STOPPED, f"spectralgrad {command}: stopped; {rest}."
     if code:
         typer.echo(words, err=True)
