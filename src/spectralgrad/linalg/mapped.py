@@ -132,37 +132,37 @@ def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor | Non
     m = spectrum.numel()
     few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
     x = function.clamp(spectrum)[0]
-    try:
-        if not _differ(*_beside_and_alone(function, x, y, few), y):
-            return
-        x = in_widest(x)
-        y = _seen(function, x)
-        beside, alone = _beside_and_alone(function, x, y, few)
-    except (RuntimeError, IndexError) as error:  # shapes that do not go together
-        raise OptionError(f"`{who}`: f must act on each number alone, but fails for a few of {m}. {_SHARED}") from error
+    if not _differ(*_beside_and_alone(who, function, x, y, few), y):
+        return
+    x = in_widest(x)
+    y = function.f(x)
+    beside, alone = _beside_and_alone(who, function, x, y, few)
     if _differ(beside, alone, y):
         raise OptionError(
-            f"`{who}`: f must act on each number alone, but gives {beside} for {x.flatten()[few].tolist()[::-1]} among {m} "
-            f"numbers, and {alone} for these alone. {_SHARED}"
+            f"`{who}`: f must act on each number alone, but gives {beside} for {_numbers(x.flatten()[few].flip(0))} among "
+            f"{m} numbers, and {alone} for these alone. {_SHARED}"
         )
 
 
-def _seen(function: Elementwise, x: Tensor) -> Tensor:
-    """f(x), as values that can be read."""
-    y = looked_at(function.f(x))
-    assert y is not None
-    return y
-
-
-def _beside_and_alone(function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
+def _beside_and_alone(who: str, function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
     """What f gives for a few of x, backwards: among all, where it gave y, and without the others."""
-    alone = _seen(function, x.flatten()[few].flip(0))
-    return y.flatten()[few].tolist()[::-1], alone.flatten().tolist()  # of a batch f may close over a number with dimensions
+    try:
+        alone = function.f(x.flatten()[few].flip(0)).flatten()  # of a batch f may close over a number with dimensions
+    except (RuntimeError, IndexError) as error:  # shapes that do not go together
+        raise OptionError(
+            f"`{who}`: f must act on each number alone, but fails for a few of {x.numel()}. {_SHARED}"
+        ) from error
+    return _numbers(y.flatten()[few].flip(0)), _numbers(alone)
 
 
 def _differ(a: list[float], b: list[float], y: Tensor) -> bool:
-    close = _UNLIKE * float(y.detach().abs().max())
+    close = _UNLIKE * max(_numbers(y.abs().amax().reshape(1)))
     return len(a) != len(b) or not all(abs(p - q) <= close for p, q in zip(a, b, strict=True))
+
+
+def _numbers(x: Tensor) -> list[float]:
+    """The few values of ``x``, one by one: in a transform of torch.func torch 2.9 knows no `tolist`."""
+    return [float(value) for value in x.detach().unbind()]
 
 
 def _has_tensors_of_its_own(y: Tensor) -> bool:
