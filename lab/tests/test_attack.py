@@ -90,7 +90,7 @@ def test_an_interrupt_that_is_swallowed_is_noticed(monkeypatch: pytest.MonkeyPat
 
 def test_a_rank_that_hangs_or_is_told_something_else_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranks, "LIFETIME", 1)
-    assert any("it hung, or died" in fault for fault in ranks.fault("comes late", 2))
+    assert any("hung, or died" in fault for fault in ranks.fault("comes late", 2))  # of the first rank, or of the last alone
     monkeypatch.setitem(ranks.FAULTS, "NaN", (ranks.FAULTS["NaN"][0], "other words"))
     assert [fault for fault in ranks.fault("NaN", 2) if "must be finite on every rank" in fault]
 
