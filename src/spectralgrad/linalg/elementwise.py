@@ -18,6 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.errors import OptionError
+
 from .autograd import without_hooks
 from .precision import in_widest
 from .quadrature import gauss, ordered, quotients
@@ -25,6 +27,12 @@ from .scalars import Scalar
 
 _ROUNDING = 8  # times eps, of a first difference, relative: a few operations in f and one subtraction
 _SMOOTH = 1e6  # times the error of far: the two ways never differ by more unless f bends or jumps between the points
+
+_UNLIKE = 1 / 64  # of the largest |f|: rounding changes a number by less where others stand beside it, in every dtype
+_SHARED = (
+    "What the numbers share, as their sum, compute before, and let f close over it: s = eigvalsh(M).sum(); "
+    "spectral_map(M, lambda w: w / s). For a factor of each eigenvector use `eigh`."
+)
 
 _FEW = 2**18  # numbers whose derivatives are taken at once: 2 MiB
 Places = tuple[tuple[float, float, float], ...]
@@ -145,3 +153,49 @@ def _error(fine: Tensor, coarse: Tensor, size: Tensor) -> Tensor:
 def _finite(x: Tensor) -> Tensor:
     """x, and 0 where it is infinite: f' of |x|^(1/2) sign(x) is, at zero, and pairs of zeros are to contribute nothing."""
     return torch.where(torch.isfinite(x), x, 0)
+
+
+def require_elementwise(who: str, function: Elementwise, spectrum: Tensor | None, y: Tensor | None) -> None:
+    """Raise where y = f(spectrum) of all m numbers is not about that of a few of them.
+
+    Two from inside, the later one first: they have another sum, another largest one and other places. The value could be
+    used; but the differences are those of a function of one number, and a gradient by them would be wrong. Roughly, since a
+    network inside of f, in half precision perhaps, rounds two numbers in another way than many; and what f cancels may look
+    so too, since torch rounds by place: float64 decides.
+    """
+    if spectrum is None or y is None or spectrum.numel() < 2:
+        return
+    m = spectrum.numel()
+    few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
+    x = function.clamp(spectrum)[0]
+    if not _differ(*_beside_and_alone(who, function, x, y, few), y):
+        return
+    x = in_widest(x)
+    y = function.f(x)
+    beside, alone = _beside_and_alone(who, function, x, y, few)
+    if _differ(beside, alone, y):
+        raise OptionError(
+            f"`{who}`: f must act on each number alone, but gives {beside} for {_numbers(x.flatten()[few].flip(0))} among "
+            f"{m} numbers, and {alone} for these alone. {_SHARED}"
+        )
+
+
+def _beside_and_alone(who: str, function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
+    """What f gives for a few of x, backwards: among all, where it gave y, and without the others."""
+    try:
+        alone = function.f(x.flatten()[few].flip(0)).flatten()  # of a batch f may close over a number with dimensions
+    except (RuntimeError, IndexError) as error:  # shapes that do not go together
+        raise OptionError(
+            f"`{who}`: f must act on each number alone, but fails for a few of {x.numel()}. {_SHARED}"
+        ) from error
+    return _numbers(y.flatten()[few].flip(0)), _numbers(alone)
+
+
+def _differ(a: list[float], b: list[float], y: Tensor) -> bool:
+    close = _UNLIKE * max(_numbers(y.abs().amax().reshape(1)))
+    return len(a) != len(b) or not all(abs(p - q) <= close for p, q in zip(a, b, strict=True))
+
+
+def _numbers(x: Tensor) -> list[float]:
+    """The few values of ``x``, one by one: in a transform of torch.func torch 2.9 knows no `tolist`."""
+    return [float(value) for value in x.detach().unbind()]

@@ -21,16 +21,7 @@ from spectralgrad.validation import is_transformed, looked_at, under_vmap
 
 from .autograd import Copy, Sum, batched, call, is_constant, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
-from .elementwise import Elementwise
-from .precision import in_widest
-
-_UNLIKE = (
-    1 / 64
-)  # of the largest |f|: what rounding changes in a number, where others stand beside it, is less in every dtype
-_SHARED = (
-    "What the numbers share, as their sum, compute before, and let f close over it: s = eigvalsh(M).sum(); "
-    "spectral_map(M, lambda w: w / s). For a factor of each eigenvector use `eigh`."
-)
+from .elementwise import Elementwise, require_elementwise
 
 
 def _factors(*given: Tensor | None) -> Factors:
@@ -89,7 +80,7 @@ def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Te
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
     if tolerance is not None and not is_constant(M):
-        _require_elementwise(frame.who, frame.function, looked_at(spectrum), looked_at(y))
+        require_elementwise(frame.who, frame.function, looked_at(spectrum), looked_at(y))
     L = frame.differences(spectrum) if spectrum.numel() and _has_tensors_of_its_own(y) else None
     function = _Mapped if torch.compiler.is_compiling() else _MappedFunc
     return call(function, frame, y, L, *factors, *(None,) * (3 - len(factors))), spectrum
@@ -117,52 +108,6 @@ def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float 
             f"first {float(bad[0]):.6g}. {remedy}"
         )
     return y.to(spectrum.dtype)
-
-
-def _require_elementwise(who: str, function: Elementwise, spectrum: Tensor | None, y: Tensor | None) -> None:
-    """Raise where y = f(spectrum) of all m numbers is not about that of a few of them.
-
-    Two from inside, the later one first: they have another sum, another largest one and other places. The value could be
-    used; but the differences are those of a function of one number, and a gradient by them would be wrong. Roughly, since a
-    network inside of f, in half precision perhaps, rounds two numbers in another way than many; and what f cancels may look
-    so too, since torch rounds by place: float64 decides.
-    """
-    if spectrum is None or y is None or spectrum.numel() < 2:
-        return
-    m = spectrum.numel()
-    few = slice(m // 3, 2 * (m // 3) + 1, m // 3) if m > 3 else slice((m - 1) // 2, (m + 1) // 2)
-    x = function.clamp(spectrum)[0]
-    if not _differ(*_beside_and_alone(who, function, x, y, few), y):
-        return
-    x = in_widest(x)
-    y = function.f(x)
-    beside, alone = _beside_and_alone(who, function, x, y, few)
-    if _differ(beside, alone, y):
-        raise OptionError(
-            f"`{who}`: f must act on each number alone, but gives {beside} for {_numbers(x.flatten()[few].flip(0))} among "
-            f"{m} numbers, and {alone} for these alone. {_SHARED}"
-        )
-
-
-def _beside_and_alone(who: str, function: Elementwise, x: Tensor, y: Tensor, few: slice) -> tuple[list[float], list[float]]:
-    """What f gives for a few of x, backwards: among all, where it gave y, and without the others."""
-    try:
-        alone = function.f(x.flatten()[few].flip(0)).flatten()  # of a batch f may close over a number with dimensions
-    except (RuntimeError, IndexError) as error:  # shapes that do not go together
-        raise OptionError(
-            f"`{who}`: f must act on each number alone, but fails for a few of {x.numel()}. {_SHARED}"
-        ) from error
-    return _numbers(y.flatten()[few].flip(0)), _numbers(alone)
-
-
-def _differ(a: list[float], b: list[float], y: Tensor) -> bool:
-    close = _UNLIKE * max(_numbers(y.abs().amax().reshape(1)))
-    return len(a) != len(b) or not all(abs(p - q) <= close for p, q in zip(a, b, strict=True))
-
-
-def _numbers(x: Tensor) -> list[float]:
-    """The few values of ``x``, one by one: in a transform of torch.func torch 2.9 knows no `tolist`."""
-    return [float(value) for value in x.detach().unbind()]
 
 
 def _has_tensors_of_its_own(y: Tensor) -> bool:
