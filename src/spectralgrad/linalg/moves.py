@@ -86,16 +86,20 @@ class _MovedFunc(_Moved):
         return moved(tangent, *ctx.saved_tensors)
 
 
-class _Given(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
-        return shifted(x, k)
+class _Limited(Function):
+    """x 2^k, whose derivatives keep slopes to 2^most."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1])
         ctx.save_for_forward(inputs[1])
         ctx.most = inputs[2]
+
+
+class _Given(_Limited):  # twice, for torch.compile and for the rest: see autograd.py
+    @staticmethod
+    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
+        return shifted(x, k)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -112,18 +116,12 @@ class _GivenFunc(_Given):
         return moved(tangent, *ctx.saved_tensors)
 
 
-class _Near(Function):  # twice, for torch.compile and for the rest: see autograd.py
+class _Near(_Limited):  # twice, for torch.compile and for the rest: see autograd.py
     """x 2^k with k of at most ``most``, whose gradients g 2^k are at most 2^most too."""
 
     @staticmethod
     def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
         return shifted(x, k.clamp(max=most))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
-        ctx.most = inputs[2]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

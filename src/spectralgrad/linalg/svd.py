@@ -100,8 +100,9 @@ def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
     """
     X = as_matrix("svdvals", A, square=False, name="A")
     choice = for_svd("svdvals", None, solver)
-    S = singular_values_alone(X, checking(A)) if is_constant(X) else None
-    return as_given(singular_triplets("svdvals", X, choice, checking(A))[1] if S is None else S, A)
+    check = checking(A)
+    S = singular_values_alone(X, check) if is_constant(X) else None
+    return as_given(singular_triplets("svdvals", X, choice, check)[1] if S is None else S, A)
 
 
 def singular_triplets(who: str, A: Tensor, choice: ByRule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
