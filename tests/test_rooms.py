@@ -10,8 +10,7 @@ from support.rooms import House, write
 SOURCE = Path(spectralgrad.__file__).parent
 ROOMS = (
     "errors",
-    "compiling",
-    "old_names",
+    "context",
     "validation",
     "counters",
     "kernels",

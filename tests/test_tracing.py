@@ -13,7 +13,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spectralgrad as sg
-from spectralgrad.compiling import is_recorded, is_tracing
+from spectralgrad.context import recording, tracing
 from spectralgrad.orthogonal import OrthogonalConv2d
 from support.cases import random, random_covariance
 from support.host_reads import HostReads
@@ -169,9 +169,9 @@ def test_checks_stay_under_other_modes() -> None:
 def test_nothing_is_counted_while_tracing() -> None:
     sg.reset_counts()
     with FakeTensorMode():
-        assert is_tracing()
+        assert tracing()
         sg.inv_sqrtm(torch.zeros(2, 2))
-    assert not is_tracing()
+    assert not tracing()
     assert sg.counts() == {}
 
 
@@ -258,7 +258,7 @@ def test_symbolic_trace_is_told_to_wrap_a_function() -> None:
         torch.fx.symbolic_trace(lambda M: sg.sqrtm(M))
 
 
-@pytest.mark.parametrize("function", [is_tracing, is_recorded])
+@pytest.mark.parametrize("function", [tracing, recording])
 def test_the_question_can_be_compiled_alone(function: Callable[[], bool]) -> None:
     """As Dynamo does with a frame that runs inside a compiled call."""
     torch.compile(function, fullgraph=True, backend="eager")()

@@ -4,7 +4,7 @@ Public is what `__all__` names here and in `nn`, `nn.functional`, `orthogonal`, 
 other module is private and may change without notice.
 """
 
-from spectralgrad import diagnostics, errors, nn, old_names, orthogonal, spd
+from spectralgrad import diagnostics, errors, nn, orthogonal, spd
 from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
@@ -82,5 +82,3 @@ __all__ = [
     "svdvals",
     "umeyama",
 ]
-
-old_names.announce()

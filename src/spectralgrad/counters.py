@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import tracing
 
 __all__ = ["count", "count_on_device", "counts", "reset_counts"]
 
@@ -29,7 +29,7 @@ def count(event: str, times: int = 1) -> None:
 
 def count_on_device(event: str, happened: Tensor) -> None:
     """Add the number of true entries of ``happened`` without a host synchronisation."""
-    if is_tracing() or happened.device.type == "meta" or type(happened) is not Tensor:  # nothing has happened yet
+    if tracing() or happened.device.type == "meta" or type(happened) is not Tensor:  # nothing has happened yet
         return
     counter = device_counter(event, happened.device)
     with _lock:

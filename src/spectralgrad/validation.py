@@ -3,17 +3,15 @@
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_recorded, modes
+from spectralgrad.context import checking, forcing, is_forced, readable
 from spectralgrad.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
 
-_forced: ContextVar[bool | None] = ContextVar("spectralgrad_checks", default=None)
 # What torch.fx hands over has neither shape nor dtype.
 _PROXY = "torch.fx.symbolic_trace must keep it whole (Tracer.is_leaf_module, torch.fx.wrap). Or use torch.export."
 # What else may have been meant by a matrix that is not Hermitian.
@@ -44,48 +42,13 @@ def checks(enabled: bool) -> Iterator[None]:
     tensor([[nan]])
     """
     require_flag("checks", "enabled", enabled)
-    token = _forced.set(enabled)
-    try:
+    with forcing(enabled):
         yield
-    finally:
-        _forced.reset(token)
-
-
-def is_transformed(x: Tensor) -> bool:
-    """Whether ``x`` stands for other values inside vmap, grad or jvp, so that plain code cannot look at them."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
-
-
-def looked_at(x: Tensor) -> Tensor | None:
-    """The values of ``x`` that a check may read: those under torch.func's grad and jvp too; inside vmap only if forced."""
-    while is_transformed(x):
-        if torch._C._functorch.is_batchedtensor(x) and not is_forced():
-            return None
-        x = torch._C._functorch.get_unwrapped(x)
-    return x
-
-
-def checking(x: Tensor) -> bool:
-    """Whether value checks apply to ``x`` here and now."""
-    if torch.compiler.is_compiling() or (modes() and is_recorded()):
-        return False
-    forced = _forced.get()
-    return x.device.type == "cpu" if forced is None else forced
-
-
-def may_look(x: Tensor) -> bool:
-    """`checking`, and plain code sees the values of ``x`` themselves."""
-    return checking(x) and not is_transformed(x)
 
 
 def is_checked(x: Tensor, tolerance: float | None) -> bool:
     """Whether the values of ``x`` are checked with this tolerance, and not passed by inside vmap."""
-    return tolerance is not None and looked_at(x) is not None
-
-
-def is_forced() -> bool:
-    """Whether the block is inside ``checks(True)``."""
-    return _forced.get() is True
+    return tolerance is not None and readable(x) is not None
 
 
 def under_vmap(tolerance: float | None) -> float | None:
@@ -228,7 +191,7 @@ def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: st
 
 def adjoint(who: str, A: Tensor) -> Tensor:
     """A^H of a wide ``A``, for a function that takes tall ones: it would tell where in A^H a NaN is, so look here."""
-    values = looked_at(A) if checking(A) else None
+    values = readable(A) if checking(A) else None
     if values is not None:
         require_finite(who, values.detach(), "A")
     return A.mH

@@ -20,8 +20,8 @@ KEEP = Function(8, (1, 3, 1), 1, 0, "OOl")
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the launcher was called with."""
     calls: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(launcher, "_call", lambda *call: calls.append(call))
-    monkeypatch.setattr(launcher, "_raw_stream", lambda device: 100 + device)
+    monkeypatch.setattr(launcher, "launch_kernel", lambda *call: calls.append(call))
+    monkeypatch.setattr(launcher, "raw_stream", lambda device: 100 + device)
     monkeypatch.setattr(launcher, "_kept", launcher._kept.__class__())
     return calls
 
@@ -55,8 +55,8 @@ def test_a_launcher_that_wants_other_arguments_is_not_asked_again(
         asked.append(call)
         raise error
 
-    monkeypatch.setattr(launcher, "_call", other)
-    monkeypatch.setattr(launcher, "_raw_stream", lambda device: device)
+    monkeypatch.setattr(launcher, "launch_kernel", other)
+    monkeypatch.setattr(launcher, "raw_stream", lambda device: device)
     assert not launcher.launch(ADD, (1, 2, 3, 4, 5.0), DEVICE)
     assert not launcher.launch(ADD, (1, 2, 3, 4, 5.0), DEVICE)
     assert len(asked) == 1

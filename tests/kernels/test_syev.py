@@ -72,7 +72,7 @@ def library(monkeypatch: pytest.MonkeyPatch, on_cpu: None) -> Library:  # noqa: 
     monkeypatch.setattr(syev, "_handles", type(syev._handles)())
     monkeypatch.setattr(syev, "runs_on", lambda H: H.numel() > 0)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 7, raising=False)
+    monkeypatch.setattr(syev, "raw_stream", lambda _: 7)
     syev._workspace.cache_clear()
     yield found  # type: ignore[misc]
     syev._workspace.cache_clear()

@@ -221,7 +221,7 @@ WAYS: list[tuple[str, dict[str, object], type[route.Route]]] = [
 def test_which_layers_compile_to_kernels(
     options: dict[str, object], kind: type[route.Route], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(route, "compiling", lambda: True)
     monkeypatch.setattr(whitening_ops, "runs_on", routes.always)
     layer = DecorrelatedBatchNorm2d(8, 4, **options)
     x = torch.ones(SHAPE, dtype=options.get("dtype", torch.float32))
@@ -229,12 +229,12 @@ def test_which_layers_compile_to_kernels(
 
 
 def test_not_while_exporting_nor_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    monkeypatch.setattr(route, "compiling", lambda: True)
     layer, x = DecorrelatedBatchNorm2d(8, 4), torch.ones(SHAPE)
     assert route.route_of(layer, x) is route.PLAIN  # on the CPU
     monkeypatch.setattr(whitening_ops, "runs_on", routes.always)
     assert route.route_of(layer, x) is route.COMPILED
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    monkeypatch.setattr(route, "exporting", lambda: True)
     assert route.route_of(layer, x) is route.PLAIN
 
 

@@ -19,6 +19,7 @@ from spectralgrad.nn import (
     DecorrelatedBatchNorm2d,
     DecorrelatedBatchNorm3d,
     PCADenoise1d,
+    base,
 )
 from support import cases
 from support.features import Counting, Layer, Make, correlated, gradient, images
@@ -227,7 +228,7 @@ def test_eval_mode_sees_updates_that_leave_no_version(monkeypatch: pytest.Monkey
         for buffer, value in zip(buffers, values, strict=True):
             buffer.data.lerp_(value, weight)
 
-    monkeypatch.setattr(torch, "_foreach_lerp_", without_versions)
+    monkeypatch.setattr(base, "foreach_lerp_", without_versions)
     take(monkeypatch, one_node)  # the path of CUDA
     layer = trained(EVERY["zca"])
     first = layer(images(4))

@@ -22,11 +22,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import checking, may_read, readable
 from spectralgrad.kernels.clouds import Rounding
 from spectralgrad.linalg.moves import cast, held, moved, product
 from spectralgrad.linalg.precision import matmul, widest
-from spectralgrad.linalg.scaling import are_ordinary, at_hand, exponent
-from spectralgrad.validation import checking, looked_at, require_finite
+from spectralgrad.linalg.scaling import are_ordinary, exponent
+from spectralgrad.validation import require_finite
 
 from .moments import Moments, moments, moments_at_once
 from .motions import motion_at_once
@@ -213,12 +214,12 @@ def _moments(
         X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
     if check:
         for points, name in ((X, "x"), (Y, "y")):
-            if (seen := looked_at(points)) is not None:
+            if (seen := readable(points)) is not None:
                 require_finite(who, seen, name)
     if x.dtype != torch.float64:
         return moments(X, Y, share, eps), None
     kx, ky = exponent(X.detach()), exponent(Y.detach())
-    if at_hand(X) and at_hand(Y) and are_ordinary(X, kx, ky):
+    if may_read(X) and may_read(Y) and are_ordinary(X, kx, ky):
         return moments(X, Y, share, eps), None
     kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
     every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
@@ -233,7 +234,7 @@ def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
     """w / sum w (*B, N) in float64; NaN for a cloud whose weights cannot be used."""
     wide = widest(weights)
     w = cast(weights, wide) if weights.is_floating_point() else weights.to(wide)
-    if check and (seen := looked_at(w)) is not None:
+    if check and (seen := readable(w)) is not None:
         require_weights(who, seen.detach())
     w = torch.where(
         w > 0, w, torch.where(w == 0, 0, torch.nan)
@@ -241,7 +242,7 @@ def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
     if weights.dtype == torch.float64:
         k = exponent(w.detach(), 1)
         k = k - k.clamp(*_SIZES)
-        if not (at_hand(w) and are_ordinary(w, k)):
+        if not (may_read(w) and are_ordinary(w, k)):
             w = held(moved(w, -k))
             return product(w.unsqueeze(-1), 1 / held(w.sum(-1))[..., None, None]).squeeze(-1)
     return w / w.sum(-1, keepdim=True)

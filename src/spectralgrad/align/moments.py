@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.linalg.autograd import call, composed_gradients, in_transform, is_plain_backward
+from spectralgrad.context import compiling, is_plain_backward, may_read, transforming
+from spectralgrad.linalg.autograd import call, composed_gradients
 from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import at_hand
 
 from .passes import Moments, backward, coincide, forward
 
@@ -51,7 +51,7 @@ def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.S
     transforms, values that are not finite, weights that cannot be used, and sizes near the ends of the range.
     """
     given = (x, y) if weights is None else (x, y, weights)
-    if torch.compiler.is_compiling() or in_transform() or not all(map(at_hand, given)) or 0 in batch:
+    if compiling() or transforming() or not all(map(may_read, given)) or 0 in batch:
         return None
     x, y = (points if points.shape[:-2] == batch else points.expand(*batch, -1, -1) for points in (x, y))
     w = weights if weights is None or weights.shape[:-1] == batch else weights.expand(*batch, -1)

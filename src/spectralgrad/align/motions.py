@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_plain_backward, transforming
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import clouds
 from spectralgrad.kernels.clouds import Clouds, Rounding, Slopes
-from spectralgrad.linalg.autograd import call, composed_gradients, in_transform, is_plain_backward
+from spectralgrad.linalg.autograd import call, composed_gradients
 
 from .procrustes import NOT_UNIQUE
 
@@ -27,7 +28,7 @@ def motion_at_once(
     """R and t, with ``scaled`` also s, for points (*B, N, d) and weights (*B, N) without value checks. None where something
     asks for the composition, ``plain``.
     """
-    if torch.compiler.is_compiling() or in_transform():
+    if compiling() or transforming():
         return None
     x, y, w = given
     if w is not None and w.dtype == torch.bool:

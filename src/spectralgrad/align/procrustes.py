@@ -14,12 +14,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from spectralgrad.context import checking
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.kernels.small_svd import Polar
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.polar import BySVD, evaluate_polar, polar_factors, rounding_unit
-from spectralgrad.validation import adjoint, as_matrix, checking, require_flag
+from spectralgrad.validation import adjoint, as_matrix, require_flag
 
 __all__ = ["nearest", "procrustes"]
 

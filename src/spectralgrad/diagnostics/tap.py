@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 
+from spectralgrad.context import compiling, is_transformed
 from spectralgrad.linalg.precision import widest
 from spectralgrad.nn.pooling import CovariancePool2d
-from spectralgrad.validation import is_transformed
 
 
 class Tap:
@@ -67,7 +67,7 @@ class Tap:
 
     def enter(self, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward pre-hook: the layer gets aliases of its inputs."""
-        if torch.compiler.is_compiling() or not self._watches(module):
+        if compiling() or not self._watches(module):
             return None
         self._count((*args, *kwargs.values()))
         alias = [self._alias(x) for x in (*args, *kwargs.values())]
@@ -75,7 +75,7 @@ class Tap:
 
     def leave(self, module: Module, args: Any, output: Any) -> None:
         """The forward hook."""
-        if torch.compiler.is_compiling() or not self._watches(module):
+        if compiling() or not self._watches(module):
             return
         for y in output if isinstance(output, (tuple, list)) else (output,):
             if _has_gradient(y):

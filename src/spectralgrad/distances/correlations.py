@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.context import checking
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, for_svd
 from spectralgrad.linalg.elementary import InverseSqrt
@@ -15,7 +16,7 @@ from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import require_positive
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.linalg.svd import singular_triplets
-from spectralgrad.validation import checking, is_whole, require_number
+from spectralgrad.validation import is_whole, require_number
 
 from .samples import as_samples, centred, squares
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import is_transformed, may_look
 from spectralgrad.errors import DefinitenessError, ShapeError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
@@ -16,15 +17,7 @@ from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import is_negative, spectral_radius, zero_tolerance
 from spectralgrad.linalg.scaling import exponent
-from spectralgrad.validation import (
-    as_matrix,
-    asymmetry_tolerance,
-    is_transformed,
-    may_look,
-    require_finite,
-    require_hermitian,
-    require_one_device,
-)
+from spectralgrad.validation import as_matrix, asymmetry_tolerance, require_finite, require_hermitian, require_one_device
 
 from .samples import as_samples, centred, common_batch, promoted, real_dtype, squares, widened
 

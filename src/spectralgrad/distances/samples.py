@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
 from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.moves import REAL_DTYPE, cast
 from spectralgrad.linalg.precision import widest
-from spectralgrad.validation import as_matrix, may_look, require_finite, require_one_device
+from spectralgrad.validation import as_matrix, require_finite, require_one_device
 
 
 def as_samples(who: str, x: Tensor, y: Tensor, same: str) -> tuple[Tensor, Tensor, torch.dtype]:

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import launch_kernel, raw_stream
+
 ALIGNED = 16  # bytes: Triton compiles kernels of their own for pointers that are multiples of it
 ADDRESS = "O"  # in a signature; numbers are i, l, f and d, as in the module struct
 MOST = 1024  # sequences that are kept
-
-_call: Callable[..., None] | None = getattr(getattr(torch._C, "_StaticCudaLauncher", None), "_launch_kernel", None)
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
 
 class Function(NamedTuple):
@@ -43,16 +42,16 @@ _thread = _Thread()
 
 def launch(function: Function, arguments: tuple[float, ...], device: int) -> bool:
     """Run on the current stream of ``device``, which must be the current device. False where this torch cannot do it."""
-    global _call
-    if _call is None or _raw_stream is None:
+    global launch_kernel
+    if launch_kernel is None or raw_stream is None:
         return False
     try:
-        _call(*_flat(function), arguments, _raw_stream(device))
+        launch_kernel(*_flat(function), arguments, raw_stream(device))
     except (
         TypeError,
         OverflowError,
     ):  # it is torch's own affair: arguments may change; Windows's of 2.9 takes no 64-bit stream
-        _call = None
+        launch_kernel = None
         return False
     if _thread.recorder is not None:
         _thread.recorder.launched.append((function, arguments))
@@ -80,7 +79,7 @@ def sequence(kind: Hashable, device: int | None, memory: tuple[Tensor | None, ..
         memory: what the step reads and writes, besides scratch memory of its own from `buffers.parts`.
     """
     bases = (0, *[0 if x is None else x.data_ptr() for x in memory])
-    if device is None or _call is None or _thread.recorder is not None or any(base % ALIGNED for base in bases):
+    if device is None or launch_kernel is None or _thread.recorder is not None or any(base % ALIGNED for base in bases):
         step()
         return
     kept = _kept.get(kind)
@@ -126,11 +125,11 @@ class _Sequence:
             like = next(x for x in memory if x is not None)
             buffer = torch.empty(self.scratch, dtype=torch.uint8, device=like.device)
             bases = (*bases, buffer.data_ptr())
-        assert _call is not None
-        assert _raw_stream is not None
-        stream = _raw_stream(device)
+        assert launch_kernel is not None
+        assert raw_stream is not None
+        stream = raw_stream(device)
         for function, places, rest in self.launches:
-            _call(*function, (*[bases[tensor] + offset for tensor, offset in places], *rest), stream)
+            launch_kernel(*function, (*[bases[tensor] + offset for tensor, offset in places], *rest), stream)
 
 
 _kept: OrderedDict[Hashable, _Sequence] = OrderedDict()

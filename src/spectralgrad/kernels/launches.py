@@ -8,6 +8,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import torch
 
+from spectralgrad.context import raw_stream
+
 from . import launcher, tiles
 from .buffers import Memory, Part
 from .launcher import ALIGNED, Function, note_other_launch
@@ -98,7 +100,7 @@ class Launch:
         if self._function is None or not launcher.launch(self._function, (*addresses, *self._after_addresses), device):
             note_other_launch()
             given = (None if x is None else x.data_ptr() for x in pointers)
-            self._run(*given, *self._after_pointers, stream=torch._C._cuda_getCurrentRawStream(device))
+            self._run(*given, *self._after_pointers, stream=raw_stream(device))
 
     def _launch_by_triton(self, device: int | None, pointers: tuple[Memory | None, ...]) -> None:
         note_other_launch()

@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import has_memory, raw_stream, tracing
 
 from . import cubins, launcher
 from .buffers import Memory
@@ -30,7 +29,6 @@ _CLUSTERS_SINCE = 9  # major compute capability
 _WARP = 32  # threads
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _compiling = threading.Lock()
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # current_stream().cuda_stream without the objects
 
 Defines: TypeAlias = Mapping[str, str | int | float]
 Argument: TypeAlias = int | c_int | c_longlong | c_float | c_double  # an int is an address
@@ -40,7 +38,7 @@ _LETTERS = {int: launcher.ADDRESS, c_int: "i", c_longlong: "l", c_float: "f", c_
 @lru_cache(maxsize=1)
 def _libraries() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     """NVRTC and the CUDA driver, or None where torch came without them."""
-    if torch.version.cuda is None or _raw_stream is None:
+    if torch.version.cuda is None or raw_stream is None:
         return None
     major = torch.version.cuda.split(".")[0]
     # torch's own stub knows where its NVRTC lies: symbols are found through it.
@@ -71,13 +69,7 @@ def takes(x: Tensor) -> bool:
 
 def lies_on_a_gpu(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device of ``x``, a tensor with entries and memory of its own."""
-    return x.is_cuda and has_memory(x) and not is_tracing() and obstacle(x.device) is None
-
-
-def has_memory(x: Tensor) -> bool:
-    """Whether ``x`` has entries at an address: not a fake one, nor one that stands for others, in torch.func and where
-    torch.autograd.grad takes several gradients at once."""
-    return type(x) in (Tensor, Parameter) and x.numel() > 0 and torch._C._has_storage(x)
+    return x.is_cuda and has_memory(x) and not tracing() and obstacle(x.device) is None
 
 
 def on_device(device: int) -> AbstractContextManager[None]:
@@ -151,10 +143,10 @@ class Kernel:
             self._launch_by_ctypes(device, blocks, threads, arguments)
 
     def _launch_by_ctypes(self, device: int, blocks: int, threads: int, arguments: tuple[Argument, ...]) -> None:
-        assert _raw_stream is not None
+        assert raw_stream is not None
         typed = [c_void_p(x) if isinstance(x, int) else x for x in arguments]
         addresses = (c_void_p * len(typed))(*map(ctypes.addressof, typed))
-        call = (self._function, blocks, 1, 1, threads, 1, 1, self._shared, _raw_stream(device), addresses, None)
+        call = (self._function, blocks, 1, 1, threads, 1, 1, self._shared, raw_stream(device), addresses, None)
         code = self._driver.cuLaunchKernel(*call)
         if code == _NO_CONTEXT:
             self._enter(device)

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import tracing, with_lazy_views
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -21,7 +21,7 @@ _EXACT_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed
 
 
 def opaque(schema: str, fake: Callable[P, R], *, exact_strides: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Make a function an operator where torch traces (`is_tracing`).
+    """Make a function an operator where torch traces (`tracing`).
 
     Args:
         schema: arguments and results in torch's schema language, with the operator's name in front.
@@ -32,13 +32,13 @@ def opaque(schema: str, fake: Callable[P, R], *, exact_strides: bool = False) ->
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         _library.define(schema, tags=(_EXACT_STRIDES,) if exact_strides else ())
-        _library.impl(name, _with_lazy_conjugates(function), "CompositeExplicitAutograd")
+        _library.impl(name, with_lazy_views(function), "CompositeExplicitAutograd")
         torch.library.register_fake(f"spectralgrad::{name}", fake, lib=_library)
         as_operator = operator(name)
 
         @wraps(function)
         def choose(*args: P.args, **kwargs: P.kwargs) -> R:
-            if is_tracing():
+            if tracing():
                 return as_operator(*args, **kwargs)  # type: ignore[no-any-return]
             return function(*args, **kwargs)
 
@@ -55,23 +55,3 @@ def operator(name: str) -> Any:
 def differentiable(name: str, save: Callable[..., None], backward: Callable[..., Any]) -> None:
     """Give an operator a gradient: ``save(ctx, inputs, output)`` and ``backward(ctx, *grads)`` as an autograd Function's."""
     torch.library.register_autograd(f"spectralgrad::{name}", backward, setup_context=save, lib=_library)
-
-
-def _with_lazy_conjugates(function: Callable[P, R]) -> Callable[P, R]:
-    """``function`` for a place where torch has switched lazy conjugates off.
-
-    A compiled graph calls its operators below the dispatch keys that resolve them, and there every operation takes x.mH,
-    which is a view with a mark, for x.mT: complex results would be wrong without a word. So the keys are put back.
-    """
-
-    @wraps(function)
-    def resolving(*args: P.args, **kwargs: P.kwargs) -> R:
-        excluded = torch._C._dispatch_tls_local_exclude_set()
-        if not excluded.has(torch._C.DispatchKey.Conjugate):
-            return function(*args, **kwargs)
-        for key in (torch._C.DispatchKey.Conjugate, torch._C.DispatchKey.Negative):
-            excluded = excluded.remove(key)
-        with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
-            return function(*args, **kwargs)
-
-    return resolving

@@ -19,6 +19,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import raw_stream
+
 from . import nvrtc
 from .buffers import contiguous
 from .devices import cuda_obstacle
@@ -156,7 +158,7 @@ def _call(A: Tensor, w: Tensor, failed: Tensor) -> None:
     library, device, (batch, n, _) = _library(), A.device.index, A.shape
     assert library is not None
     handle, options = _handle(device)
-    _require(library.cusolverDnSetStream(handle, torch._C._cuda_getCurrentRawStream(device)))
+    _require(library.cusolverDnSetStream(handle, raw_stream(device)))
     dtype, real = _TYPES[A.dtype]
     work = _workspace(A.dtype, n, batch, device)
     on_device = torch.empty(work.device, dtype=torch.uint8, device=A.device)

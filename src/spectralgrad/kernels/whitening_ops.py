@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import constant_when_compiled
+from spectralgrad.context import constant_when_compiled
 from spectralgrad.counters import device_counter
 
 from . import affine_launches, buffers, nvrtc, spectral, tiles, whitening

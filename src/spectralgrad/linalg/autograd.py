@@ -2,26 +2,17 @@
 
 Dynamo refuses a Function that defines jvp once a gradient is asked for. So ours come twice: `_Name` plain, for
 torch.compile, and below it `_NameFunc` with jvp and vmap, for everything else; who uses them chooses by
-`torch.compiler.is_compiling()`.
+`compiling()`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.autograd import Function, forward_ad
+from torch.autograd import Function
 
-from spectralgrad.compiling import constant_when_compiled
-
-from .scaling import in_batched_backward
-
-
-@constant_when_compiled
-def in_torch_func() -> bool:
-    """Whether a transform of torch.func is at work; for compiled code too."""
-    return bool(torch._C._are_functorch_transforms_active())
+from spectralgrad.context import compiling, in_torch_func, unwrapped_if_dead, without_hooks
 
 
 def apply(function: type[Function], *args: Any) -> Any:
@@ -29,43 +20,19 @@ def apply(function: type[Function], *args: Any) -> Any:
 
     Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and the call below.
     """
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if compiling() or in_torch_func():
         return function.apply(*args)
     return super(Function, function).apply(*args)  # type: ignore[misc]
 
 
 def call(function: type[Function], *args: Any) -> Any:
     """`apply`, and an error where torch.compile would ignore the gradient."""
-    if torch.compiler.is_compiling() and in_torch_func():
+    if compiling() and in_torch_func():
         raise NotImplementedError(
             "torch.compile ignores the gradients of autograd Functions inside torch.func transforms. Compile the "
             "function and call backward(), or use the transform without torch.compile."
         )
     return apply(function, *args)
-
-
-def without_hooks() -> AbstractContextManager[None]:
-    """Where no hook on saved tensors reaches, such as those of activation checkpointing and of `save_on_cpu`.
-
-    For a small graph that is differentiated at once. There is nothing to gain by hooks; torch.func refuses to work under
-    them, and checkpointing would drop what is saved and recompute the model a second time for it.
-    """
-    if torch.compiler.is_compiling() or torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
-        return nullcontext()
-    return _without_hooks()
-
-
-@contextmanager
-def _without_hooks() -> Iterator[None]:
-    hooks = []
-    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(False)) is not None:
-        hooks.append(pair)
-        torch._C._autograd._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pair in reversed(hooks):
-            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def vjp(f: Callable[..., Any], at: Iterable[Tensor | None], cotangents: Any) -> tuple[Tensor, ...]:
@@ -88,17 +55,7 @@ def jvp_by_vjps(
 def _alive(saved: Iterable[Tensor | None]) -> list[Tensor]:
     """Tensors of which some may be wrapped for a transform that has ended, as where another one goes over what
     `torch.func.vjp` returned. torch's operations unwrap them by themselves; its transforms end in an internal error."""
-    return [torch._C._functorch.unwrap_if_dead(x) for x in saved]  # type: ignore[arg-type]
-
-
-def in_transform() -> bool:
-    """Whether forward mode or a transform of torch.func is at work; not for compiled code."""
-    return forward_ad._current_level >= 0 or bool(torch._C._are_functorch_transforms_active())
-
-
-def is_constant(M: Tensor) -> bool:
-    """Whether no derivative with respect to ``M`` can be asked for: then only a Function's forward pass is needed."""
-    return not (M.requires_grad and torch.is_grad_enabled()) and not torch.compiler.is_compiling() and not in_transform()
+    return [unwrapped_if_dead(x) for x in saved]  # type: ignore[arg-type]
 
 
 def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]) -> list[Tensor]:
@@ -107,17 +64,6 @@ def batched(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor, ...]
         x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
         for x, dim in zip(tensors, dims, strict=True)
     ]
-
-
-def differentiated_again() -> bool:
-    """Whether what a backward pass computes now may be differentiated again: create_graph, forward mode, torch.func."""
-    return torch.is_grad_enabled() or in_transform()
-
-
-def is_plain_backward(*cotangents: Tensor) -> bool:
-    """Whether nothing looks into what a backward pass does with these: then a kernel may do it."""
-    compiling = torch.compiler.is_compiling()
-    return not compiling and not differentiated_again() and not any(map(in_batched_backward, cotangents))
 
 
 def composed_gradients(

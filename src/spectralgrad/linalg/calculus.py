@@ -24,20 +24,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, differentiated_again, in_batched_backward, is_constant, may_read
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, differentiated_again, is_constant, last
+from .autograd import batched, call, last
 from .precision import widest
-from .scaling import (
-    are_finite,
-    at_hand,
-    bounded,
-    exponent,
-    in_batched_backward,
-    is_ordinary,
-    scaled_back,
-    shifted,
-)
+from .scaling import are_finite, bounded, exponent, is_ordinary, scaled_back, shifted
 
 # For second derivatives a direction is brought so far below 1 that sums of even the largest numbers do not overflow.
 _GUARD = {torch.float32: 32, torch.float64: 64}
@@ -103,13 +95,13 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
     """f(M), differentiable twice, in both modes."""
     if is_constant(M):
         return potential.value(M, tolerance)[0]
-    function = _Value if torch.compiler.is_compiling() else _ValueFunc
+    function = _Value if compiling() else _ValueFunc
     return call(function, M, potential, tolerance)[0]  # type: ignore[no-any-return]
 
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
-    if torch.compiler.is_compiling() or not differentiated_again():  # there is no compiled double backward
+    if compiling() or not differentiated_again():  # there is no compiled double backward
         return first_derivative(potential, factors, E)
     return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
 
@@ -119,7 +111,7 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
 
     Second derivatives exist where they need no third derivative of f: not those by M alone.
     """
-    if torch.compiler.is_compiling():
+    if compiling():
         _, *factors = call(_Value, M, potential, None)
         return call(_Directional, potential, E, *factors)  # type: ignore[no-any-return]
     _, *factors = call(_ValueFunc, M, potential, None)
@@ -130,7 +122,7 @@ def first_derivative(potential: Potential, factors: Factors, E: Tensor) -> Tenso
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
     if potential.takes_any_scale(factors):
         return potential.first(factors, E)
-    if at_hand(E):
+    if may_read(E):
         if _are_ordinary(potential, factors, E):
             D = potential.first(factors, E)
             if are_finite(D):
@@ -150,7 +142,7 @@ def _second_derivative(potential: Potential, factors: Factors, E1: Tensor, E2: T
     """D2(M)[E1, E2] at any scale, for plain tensors."""
     if in_batched_backward(E1) or in_batched_backward(E2):  # nothing could be scaled there
         return potential.second(factors, E1, E2)
-    if at_hand(E1) and at_hand(E2) and _are_ordinary(potential, factors, E1, E2):
+    if may_read(E1) and may_read(E2) and _are_ordinary(potential, factors, E1, E2):
         D = potential.second(factors, E1, E2)
         if are_finite(D):
             return D
@@ -174,7 +166,7 @@ class _Value(Function):  # twice, for torch.compile and for the rest: see autogr
     @staticmethod
     def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
         # After a graph break this frame may be compiled on its own, with a tolerance from outside.
-        return potential.value(M, None if torch.compiler.is_compiling() else tolerance)
+        return potential.value(M, None if compiling() else tolerance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

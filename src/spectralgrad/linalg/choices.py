@@ -27,6 +27,7 @@ from typing import Literal, NamedTuple, TypeGuard
 import torch
 from torch import Tensor
 
+from spectralgrad.context import compiling
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.kernels import jacobi, small_svd, svd, syev
@@ -249,7 +250,7 @@ def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "3 x 3", "svd"]:
     """
     if not isinstance(solver, Auto):
         return "svd"
-    if not torch.compiler.is_compiling() and small_svd.runs_on(A):
+    if not compiling() and small_svd.runs_on(A):
         return "kernel"
     return "3 x 3" if polar_3x3.takes(A) else "svd"
 

@@ -6,8 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import as_given, as_matrix, is_number, is_whole, may_look, overflow_advice, require_finite
+from spectralgrad.validation import as_given, as_matrix, is_number, is_whole, overflow_advice, require_finite
 
 from .precision import hermitian_part, matmul, widest
 

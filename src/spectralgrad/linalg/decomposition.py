@@ -26,10 +26,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, differentiated_again, in_batched_backward, is_constant, may_read
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, differentiated_again, is_constant, jvp_by_vjps, vjp
-from .scaling import at_hand, exponent, in_batched_backward, is_ordinary, shifted
+from .autograd import batched, call, jvp_by_vjps, vjp
+from .scaling import exponent, is_ordinary, shifted
 
 Some = Sequence[Tensor | None]
 _MATRICES = 2  # that a decomposition takes at most
@@ -74,7 +75,7 @@ def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: 
     """The factors, differentiable in both modes."""
     if all(is_constant(x) for x in matrices):
         return decomposition.decompose(tolerance, *matrices)
-    function = _Factors if torch.compiler.is_compiling() else _FactorsFunc
+    function = _Factors if compiling() else _FactorsFunc
     nothing = [None] * (_MATRICES - len(matrices))  # Dynamo counts arguments: always as many
     return call(function, decomposition, tolerance, *matrices, *nothing)  # type: ignore[no-any-return]
 
@@ -147,7 +148,7 @@ def _push_scaled(decomposition: Decomposition, factors: Sequence[Tensor], direct
 def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> bool:
     """Whether values can be read and neither they nor first or second derivatives come near the ends of the range."""
     given = [x for x in cotangents if x is not None]
-    if not all(at_hand(x) for x in (*factors, *given)):
+    if not all(may_read(x) for x in (*factors, *given)):
         return any(in_batched_backward(x) for x in given)  # it could not be done otherwise
     batch = factors[-1].ndim - 2
     return all(is_ordinary(o, o.ndim - batch) for o in decomposition.sizes(factors)) and all(
@@ -158,7 +159,7 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
     if _is_ordinary(decomposition, factors, cotangents):
         return decomposition.pullback(factors, cotangents)
-    if torch.compiler.is_compiling() or not differentiated_again():
+    if compiling() or not differentiated_again():
         return _pull_scaled(decomposition, factors, cotangents)
     pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
     return pulled
@@ -285,7 +286,7 @@ class _Factors(Function):  # twice, for torch.compile and for the rest: see auto
     @staticmethod
     def forward(decomposition: Decomposition, tolerance: float | None, A: Tensor, B: Tensor | None) -> tuple[Tensor, ...]:
         matrices = (A,) if B is None else (A, B)
-        return decomposition.decompose(None if torch.compiler.is_compiling() else tolerance, *matrices)
+        return decomposition.decompose(None if compiling() else tolerance, *matrices)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -8,20 +8,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_constant, is_transformed, may_look
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels import eigenpairs as eigenpairs_kernel
 from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
-from spectralgrad.validation import (
-    as_given,
-    as_square,
-    asymmetry_tolerance,
-    is_transformed,
-    may_look,
-    require_hermitian,
-    require_one_of,
-)
+from spectralgrad.validation import as_given, as_square, asymmetry_tolerance, require_hermitian, require_one_of
 
-from .autograd import Copy, call, is_constant
+from .autograd import Copy, call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Decomposition, Scales, Some, factorise
 from .power.iteration import power_eigh
@@ -155,7 +148,7 @@ class _Eigh(Decomposition):
 
     def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
         gw, gV = cotangents
-        return gV is not None and not torch.compiler.is_compiling() and eigenpairs_kernel.runs_on(factors[1], gw, gV)
+        return gV is not None and not compiling() and eigenpairs_kernel.runs_on(factors[1], gw, gV)
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (w, V), (gw, gV) = factors, cotangents
@@ -193,7 +186,7 @@ def _read(who: str, M: Tensor, UPLO: Triangle | None) -> tuple[Tensor, float | N
     if UPLO is None:
         return X, tolerance
     require_one_of(who, "UPLO", UPLO, (None, "L", "U"))
-    function = _FromTriangle if torch.compiler.is_compiling() else _FromTriangleFunc
+    function = _FromTriangle if compiling() else _FromTriangleFunc
     return call(function, X, UPLO == "U"), asymmetry_tolerance(M)
 
 
@@ -238,6 +231,6 @@ def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
         raise ShapeError(
             f"`eigh`: start must have the shape of `M`, {tuple(M.shape)}, or broadcast to it, got {tuple(start.shape)}."
         )
-    if not torch.compiler.is_compiling() and is_transformed(start):
+    if is_transformed(start):
         return None
     return (start.detach() if M.is_complex() else start.detach().real).to(M.device, M.dtype)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import tracing
 from spectralgrad.errors import NonFiniteError
 from spectralgrad.kernels.spectral import ScalarFunction
 from spectralgrad.validation import overflow_advice
@@ -33,7 +33,7 @@ def reciprocal_root(x: Tensor) -> Tensor:
 
 def _expm1(x: Tensor) -> Tensor:
     """e^x - 1 for x <= 0. The code that torch.compile makes for a CPU subtracts 1 and loses all digits of a small one."""
-    if not is_tracing():
+    if not tracing():
         return torch.expm1(x)
     t = (x / 2).tanh()
     return 2 * t / (1 - t)

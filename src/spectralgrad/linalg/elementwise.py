@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.context import without_hooks
 from spectralgrad.errors import OptionError
 
-from .autograd import without_hooks
 from .precision import in_widest
 from .quadrature import gauss, ordered, quotients
 from .scalars import Scalar

@@ -8,11 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import compiling, has_memory, is_transformed
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
-from spectralgrad.kernels.nvrtc import has_memory
-from spectralgrad.validation import as_square, is_checked, is_number, is_transformed, is_whole
+from spectralgrad.validation import as_square, is_checked, is_number, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
@@ -104,7 +104,7 @@ def with_pullback(
 
 
 def _in_kernel(V: Tensor) -> bool:
-    return not torch.compiler.is_compiling() and spectral.runs_on(V) and not is_transformed(V)
+    return not compiling() and spectral.runs_on(V) and not is_transformed(V)
 
 
 def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs, tolerance: float | None) -> Tensor:

@@ -10,13 +10,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_read
 from spectralgrad.validation import as_square, is_checked
 
 from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
 from .precision import in_basis, matmul, sandwich
-from .scaling import are_finite, at_hand, exponent, is_ordinary, shifted
+from .scaling import are_finite, exponent, is_ordinary, shifted
 from .solvers import Solver, decompose, eigenvalues_alone
 from .trace import Trace, evaluate_trace
 
@@ -83,7 +84,7 @@ class _LogDet(Trace):
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
-        if at_hand(w) and is_ordinary(w, 1):
+        if may_read(w) and is_ordinary(w, 1):
             c, clamped = self.log.clamp(w)
             x = 1 / c if clamped is None else torch.where(clamped, 0, 1 / c)
             inverse = matmul(V * x.unsqueeze(-2), V.mH)

@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_constant, is_transformed, readable
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import is_transformed, looked_at, under_vmap
+from spectralgrad.validation import under_vmap
 
-from .autograd import Copy, Sum, batched, call, is_constant, last
+from .autograd import Copy, Sum, batched, call, last
 from .calculus import AnyScale, Factors, first_derivative, second_derivative
 from .elementwise import Elementwise, require_elementwise
 
@@ -76,13 +77,13 @@ class Frame(AnyScale):
 
 def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
     """f(M), differentiable twice by M and by what f closes over, and the spectrum."""
-    factors = call(_Factors if torch.compiler.is_compiling() else _FactorsFunc, M, frame, tolerance)
+    factors = call(_Factors if compiling() else _FactorsFunc, M, frame, tolerance)
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
     if tolerance is not None and not is_constant(M):
-        require_elementwise(frame.who, frame.function, looked_at(spectrum), looked_at(y))
+        require_elementwise(frame.who, frame.function, readable(spectrum), readable(y))
     L = frame.differences(spectrum) if spectrum.numel() and _has_tensors_of_its_own(y) else None
-    function = _Mapped if torch.compiler.is_compiling() else _MappedFunc
+    function = _Mapped if compiling() else _MappedFunc
     return call(function, frame, y, L, *factors, *(None,) * (3 - len(factors))), spectrum
 
 
@@ -112,7 +113,7 @@ def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float 
 
 def _has_tensors_of_its_own(y: Tensor) -> bool:
     """Whether y = f(spectrum) depends on something differentiable; the spectrum, a factor, carries no gradient itself."""
-    if torch.compiler.is_compiling():
+    if compiling():
         return y.requires_grad
     return y.requires_grad or is_transformed(y) or torch.autograd.forward_ad.unpack_dual(y).tangent is not None
 
@@ -122,7 +123,7 @@ class _Factors(Function):
 
     @staticmethod
     def forward(M: Tensor, frame: Frame, tolerance: float | None) -> Factors:
-        return frame.factor(M, None if torch.compiler.is_compiling() else tolerance)
+        return frame.factor(M, None if compiling() else tolerance)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Factors) -> None:
@@ -148,7 +149,7 @@ class _FactorsFunc(_Factors):
 
 
 def _first(frame: Frame, E: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():  # this is a backward then, and there is no compiled double backward
+    if compiling():  # this is a backward then, and there is no compiled double backward
         return _first_value(frame, E, L, factors)
     return call(_MappedFirst, frame, E, L, *factors)  # type: ignore[no-any-return]
 
@@ -187,7 +188,7 @@ class _Mapped(Function):
         if ctx.needs_input_grad[3 + ctx.frame.handle]:
             grads[3 + ctx.frame.handle] = _first(ctx.frame, grad, L, *factors)
         if L is not None:
-            pair = _pair_value if torch.compiler.is_compiling() else _Pair.apply
+            pair = _pair_value if compiling() else _Pair.apply
             grads[1:3] = pair(ctx.frame, grad, L, *factors)
         return tuple(grads)
 

@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from .autograd import Sum, apply, call, differentiated_again
+from spectralgrad.context import compiling, differentiated_again, in_batched_backward
+
+from .autograd import Sum, apply, call
 from .precision import matmul
-from .scaling import bounded, exponent, in_batched_backward, largest_number, on_parts, shifted
+from .scaling import bounded, exponent, largest_number, on_parts, shifted
 
 REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
@@ -20,19 +22,19 @@ def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in another precision; here and in every derivative, what overflows becomes the largest number."""
     if x.dtype == dtype:
         return x
-    result: Tensor = apply(_Cast if torch.compiler.is_compiling() else _CastFunc, x, dtype)
+    result: Tensor = apply(_Cast if compiling() else _CastFunc, x, dtype)
     return result
 
 
 def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
-    result: Tensor = apply(_Moved if torch.compiler.is_compiling() else _MovedFunc, x, k)
+    result: Tensor = apply(_Moved if compiling() else _MovedFunc, x, k)
     return result
 
 
 def moved_first(x: Tensor, k: Tensor, most: int) -> Tensor:
     """`moved` for what is given, whose gradient is a result: `moved_last`, where it is differentiated again."""
-    result: Tensor = apply(_Given if torch.compiler.is_compiling() else _GivenFunc, x, k, most)
+    result: Tensor = apply(_Given if compiling() else _GivenFunc, x, k, most)
     return result
 
 
@@ -42,7 +44,7 @@ def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
 
     They are shorter than they should be there, and of the right direction: of each matrix all entries are.
     """
-    function = _Near if torch.compiler.is_compiling() else _NearFunc
+    function = _Near if compiling() else _NearFunc
     near: Tensor = apply(function, held(x, _BITS - most), k, most)
     return (near - near.detach()) + moved(x.detach(), k)
 
@@ -53,13 +55,13 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
     Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number. In float32 an eighth of
     the bits, as it has an eighth of the exponents.
     """
-    result: Tensor = apply(_Held if torch.compiler.is_compiling() else _HeldFunc, x, bits)
+    result: Tensor = apply(_Held if compiling() else _HeldFunc, x, bits)
     return result
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b for real a (*B, m, k), b (*B, k, n) of one batch; here and in every derivative what overflows is cut, last."""
-    result: Tensor = apply(_Product if torch.compiler.is_compiling() else _ProductFunc, a, b)
+    result: Tensor = apply(_Product if compiling() else _ProductFunc, a, b)
     return result
 
 
@@ -104,7 +106,7 @@ class _Given(_Limited):  # twice, for torch.compile and for the rest: see autogr
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (k,) = ctx.saved_tensors
-        again = differentiated_again() and not torch.compiler.is_compiling()
+        again = differentiated_again() and not compiling()
         return moved_last(grad, k, ctx.most) if again else moved(grad, k), None, None
 
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.validation import adjoint, as_matrix, checking, require_number
+from spectralgrad.context import checking
+from spectralgrad.validation import adjoint, as_matrix, require_number
 
 from .calculus import AnyScale, Factors, evaluate
 from .choices import AUTO

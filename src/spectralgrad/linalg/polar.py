@@ -23,15 +23,24 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import (
+    checking,
+    compiling,
+    has_memory,
+    is_constant,
+    is_plain_backward,
+    is_transformed,
+    may_read,
+    transforming,
+)
 from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
-from spectralgrad.kernels.nvrtc import has_memory
-from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed, require_finite
+from spectralgrad.validation import adjoint, as_matrix, require_finite
 
 from . import polar_3x3
-from .autograd import call, composed_gradients, in_transform, is_constant, is_plain_backward
+from .autograd import call, composed_gradients
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, for_polar, polar_way
 from .moves import cast, moved
@@ -41,7 +50,7 @@ from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound,
 from .products.lyapunov import lyapunov
 from .products.polar import newton_polar
 from .rules import Rule
-from .scaling import are_ordinary, at_hand, exponent, shifted
+from .scaling import are_ordinary, exponent, shifted
 from .solvers import Solver, decompose_svd
 from .svd import reciprocal_sums, reciprocal_values, rounding, singular_triplets
 
@@ -123,7 +132,7 @@ class BySVD(_Polar):
         kernel = _derivative_kernel(factors[0])
         if kernel is not None and has_memory(E):
             return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
-        if polar_3x3.takes(E) and all(map(at_hand, factors)):
+        if polar_3x3.takes(E) and all(map(may_read, factors)):
             return polar_3x3.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)
 
@@ -149,7 +158,7 @@ class BySVD(_Polar):
 
 def evaluate_polar(potential: BySVD, A: Tensor, check: bool) -> Tensor:
     """`evaluate`; where a kernel takes the derivative, a node without what other ways need, if nothing looks into it."""
-    if check or in_transform() or _derivative_kernel(A) is None:
+    if check or transforming() or _derivative_kernel(A) is None:
         return evaluate(potential, A, 0.0 if check else None)
     if is_constant(A):
         return potential.factors(A, False).Q
@@ -222,7 +231,7 @@ def rounding_unit(A: Tensor, eps: float | None) -> float:
 
 def _derivative_kernel(Q: Tensor) -> Callable[[small_svd.Polar, Tensor, float], Tensor] | None:
     """What takes the derivative of polar factors like ``Q`` (*B, m, n) on a GPU; None leaves it to plain torch."""
-    if torch.compiler.is_compiling():
+    if compiling():
         return None
     if small_svd.runs_on(Q):
         return small_svd.derivative
@@ -313,7 +322,7 @@ def _by_products(A: Tensor, newton: NewtonSchulz, check: bool) -> Tensor:
         by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps))
         X = cast(A, product_dtype(A))
         k = exponent(X)
-        X = X if at_hand(X) and are_ordinary(X, k) else moved(X, -k)  # the polar factor does not scale
+        X = X if may_read(X) and are_ordinary(X, k) else moved(X, -k)  # the polar factor does not scale
         return cast(evaluate(by_newton, X, 0.0 if check else None), A.dtype)
     if check and not is_transformed(A):
         require_finite("polar", A.detach(), "A")

@@ -18,9 +18,9 @@ import math
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_read
 from spectralgrad.kernels.small_svd import Polar
 
-from .scaling import at_hand
 from .solvers.threads import in_chunks
 
 N = 3
@@ -36,7 +36,7 @@ _LEAST = 1e-300  # keeps 0/0 a zero
 
 def takes(A: Tensor) -> bool:
     """Whether ``A`` (*B, m, n) are enough plain real 3 x 3 matrices on the CPU."""
-    return A.shape[-2:] == (N, N) and not A.is_complex() and A.numel() >= _FROM * N * N and at_hand(A)
+    return A.shape[-2:] == (N, N) and not A.is_complex() and A.numel() >= _FROM * N * N and may_read(A)
 
 
 def polar(A: Tensor, special: bool) -> tuple[Polar, Tensor] | None:

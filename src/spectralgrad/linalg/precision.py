@@ -10,13 +10,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import constant_when_compiled
+from spectralgrad.context import constant_when_compiled, fp32_precision
 
 WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
 _BACKEND = {"cpu": "mkldnn", "cuda": "cuda"}
 NOISE = 2  # times eps times the length of two columns: measured, the rounding of their products stays below it
 _REDUCED = ("tf32", "bf16")
-_read_flag = torch._C._get_fp32_precision_getter  # what torch.backends.*.matmul.fp32_precision reads, in a tenth of the time
 
 
 @constant_when_compiled
@@ -31,7 +30,7 @@ def is_reduced(device_type: str) -> bool:
         return False
     # A setting of "none" defers to the next one: for products, for the backend, for all backends.
     for level in ((backend, "matmul"), (backend, "all"), ("generic", "all")):
-        precision = _read_flag(*level)
+        precision = fp32_precision(*level)
         if precision != "none":
             return precision in _REDUCED
     return False

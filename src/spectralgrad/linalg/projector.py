@@ -14,8 +14,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spectralgrad.context import is_transformed
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_square, is_number, is_transformed, is_whole, require_flag, require_one_of
+from spectralgrad.validation import as_square, is_number, is_whole, require_flag, require_one_of
 
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import constant_when_compiled
+from spectralgrad.context import constant_when_compiled
 
 if TYPE_CHECKING:
     from .scalars import Scalar

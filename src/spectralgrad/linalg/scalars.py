@@ -19,7 +19,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import tracing
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError, OptionError
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
@@ -175,7 +175,7 @@ class Scalar(ABC):
         those that are clamped."""
         if tolerance is not None:
             self.require(who, w, tolerance**2)  # see `asymmetry_tolerance`
-        elif not is_tracing() and w.numel() and self.floor is None:
+        elif not tracing() and w.numel() and self.floor is None:
             border = self.border(w)
             if border is not None:
                 count_on_device(CLAMPED, w <= border[0])

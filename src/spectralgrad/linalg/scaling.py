@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_recorded, is_tracing, modes
+from spectralgrad.context import compiling, tracing
 from spectralgrad.kernels import scale
 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # |log2| of scales whose squared inverse, times 1e12, is no overflow
@@ -26,13 +26,13 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
     """k (*B,) with |x| < 2^k for all entries in the last ``dims`` dimensions, and near it; 0 for zeros, NaN and Inf."""
     if x.numel() == 0:
         return x.new_zeros(x.shape[: x.ndim - dims], dtype=x.real.dtype)
-    if not is_tracing() and scale.runs_on(x):
+    if not tracing() and scale.runs_on(x):
         return scale.exponent(x, dims)
     x = _resolved(x) if x.is_complex() else x
     parts = (x.real, x.imag) if x.is_complex() else (x,)
     first, *others = (part.abs().amax(tuple(range(-dims, 0))) for part in parts)
     largest = torch.maximum(first, others[0]) if others else first
-    if not is_tracing():
+    if not tracing():
         return torch.frexp(largest).exponent.to(largest.dtype)
     known = (largest > 0) & torch.isfinite(largest)  # inductor's C++ for frexp does not compile
     return torch.where(known, torch.log2(torch.where(known, largest, 1)).floor() + 1, 0)
@@ -41,13 +41,13 @@ def exponent(x: Tensor, dims: int = 2) -> Tensor:
 def _resolved(x: Tensor) -> Tensor:
     """A complex ``x`` whose parts can be viewed, which those of a lazy conjugate cannot inside vmap. A compiled backward
     pass may get one that it did not expect."""
-    return torch.conj_physical(torch.conj_physical(x)) if torch.compiler.is_compiling() else torch.resolve_conj(x)
+    return torch.conj_physical(torch.conj_physical(x)) if compiling() else torch.resolve_conj(x)
 
 
 def on_parts(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """f of the real and of the imaginary part of a complex ``x``."""
     x = _resolved(x)
-    if torch.compiler.is_compiling():
+    if compiling():
         return torch.complex(f(x.real), f(x.imag))
     return torch.view_as_complex(f(torch.view_as_real(x)))  # the gradient of torch.complex views parts too
 
@@ -59,7 +59,7 @@ def shifted(x: Tensor, k: Tensor) -> Tensor:
     """
     if x.is_complex():
         return on_parts(lambda part: shifted(part, k), x)
-    if not torch.compiler.is_compiling() and scale.runs_on(x) and scale.takes_powers(x, k):
+    if not compiling() and scale.runs_on(x) and scale.takes_powers(x, k):
         return scale.shifted(x, k)
     limit = math.frexp(largest_number(x))[1] - 1  # the largest k for which 2^k is a number; log2 rounds up to one more
     k = k.reshape((*k.shape, *(1,) * (x.ndim - k.ndim))).clamp(-2 * limit, 2 * limit).to(x.dtype)
@@ -101,21 +101,6 @@ def is_ordinary(x: Tensor, dims: int = 2) -> bool:
     if low == 0:
         low = torch.where(largest > 0, largest, 1).min().item()
     return bool(1 / limit <= low and high <= limit)
-
-
-def at_hand(x: Tensor) -> bool:
-    """Whether a value of ``x`` can be read here without waiting: a plain tensor on the CPU.
-
-    Not one that stands for others, inside torch.func or a batched backward pass, whose tensors have no CPU memory.
-    """
-    if torch.compiler.is_compiling() or (modes() and is_recorded()) or torch._C._functorch.is_functorch_wrapped_tensor(x):
-        return False
-    return bool(torch._C._dispatch_keys(x).has(torch._C.DispatchKey.CPU))
-
-
-def in_batched_backward(x: Tensor) -> bool:
-    """Whether ``x`` is a cotangent of torch.autograd.grad(is_grads_batched=True), which knows few operations."""
-    return not torch.compiler.is_compiling() and str(torch._C._dispatch_keys(x)).rstrip(")").endswith(" Batched")
 
 
 def are_finite(*tensors: Tensor) -> bool:

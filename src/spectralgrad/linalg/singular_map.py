@@ -21,8 +21,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import checking, is_transformed
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import adjoint, as_matrix, checking, is_transformed
+from spectralgrad.validation import adjoint, as_matrix
 
 from .calculus import Factors
 from .choices import AUTO, for_svd

@@ -20,16 +20,17 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import checking, compiling, in_batched_backward, is_constant, may_look
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import as_given, as_matrix, checking, may_look, require_flag
+from spectralgrad.validation import as_given, as_matrix, require_flag
 
-from .autograd import batched, call, is_constant
+from .autograd import batched, call
 from .choices import AUTO, ByRule, for_svd
 from .decomposition import Decomposition, Scales, Some, factorise
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
-from .scaling import exponent, in_batched_backward
+from .scaling import exponent
 from .solvers import Solver, decompose_svd, singular_values_alone
 
 __all__ = ["SingularTriplets", "svd", "svdvals"]
@@ -217,7 +218,7 @@ def _completed(U: Tensor, A: Tensor) -> Tensor:
     """U (*B, m, k) with m - k more orthonormal columns, which are constants."""
     if U.shape[-2] == U.shape[-1]:
         return U
-    function = _Complement if torch.compiler.is_compiling() else _ComplementFunc
+    function = _Complement if compiling() else _ComplementFunc
     return torch.cat([U, call(function, U, A)], -1)
 
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_constant
 from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, is_constant
+from .autograd import batched, call
 from .calculus import AnyScale, Factors, derivative, without_third
 from .scaling import bounded, exponent, shifted
 
@@ -59,12 +60,12 @@ def evaluate_trace(trace: Trace, M: Tensor, tolerance: float | None) -> Tensor:
     """t(M) (*B,), differentiable twice, in both modes."""
     if is_constant(M):
         return trace.constant(M, tolerance)
-    function = _Trace if torch.compiler.is_compiling() else _TraceFunc
+    function = _Trace if compiling() else _TraceFunc
     return call(function, M, trace, tolerance)[0]  # type: ignore[no-any-return]
 
 
 def _gradient(trace: Trace, *factors: Tensor) -> Tensor:
-    if torch.compiler.is_compiling():  # there is no compiled double backward
+    if compiling():  # there is no compiled double backward
         return trace.gradient(factors)
     return call(_Gradient, trace, *factors)  # type: ignore[no-any-return]
 
@@ -77,7 +78,7 @@ def _derivative(trace: Trace, E: Tensor, *factors: Tensor) -> Tensor:
 class _Trace(Function):  # twice, for torch.compile and for the rest: see autograd.py
     @staticmethod
     def forward(M: Tensor, trace: Trace, tolerance: float | None) -> Factors:
-        factors = trace.factor(M, None if torch.compiler.is_compiling() else tolerance)
+        factors = trace.factor(M, None if compiling() else tolerance)
         return trace.trace(factors), *factors
 
     @staticmethod

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module, Parameter, SyncBatchNorm, init
 
-from spectralgrad.compiling import is_exporting, is_tracing, kept_whole
+from spectralgrad.context import compiling, exporting, foreach_lerp_, in_backward, is_transformed, kept_whole, tracing
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.precision import in_widest
-from spectralgrad.validation import is_number, is_transformed, is_whole
+from spectralgrad.validation import is_number, is_whole
 
 from .checkpoint import translated
 from .handle import BatchNormHandle, group_from_sync
@@ -24,11 +24,6 @@ from .ranks import Share, require_agreement
 from .route import route_of, working_dtype
 
 _HANDLE = "as_batch_norm"  # the child's name
-
-
-def is_repeated() -> bool:
-    """Whether a backward pass calls this: activation checkpointing runs a forward pass again, whose batch was counted."""
-    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 class BatchStatistics(Normalizer, Module):
@@ -131,7 +126,7 @@ class BatchStatistics(Normalizer, Module):
 
         The host must wait for the answer: not asked in compiled code, nor while a CUDA graph is captured.
         """
-        if is_tracing() or (input.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if tracing() or (input.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         share = Share.of(self.who, self.num_features, self.group_size, working_dtype(self, input), input.device)
         if self._agreed != (self.process_group, share):
@@ -167,7 +162,7 @@ class BatchStatistics(Normalizer, Module):
 
     @property
     def updates_running(self) -> bool:
-        return self.training and self.track_running_stats and self.running_mean is not None and not is_repeated()
+        return self.training and self.track_running_stats and self.running_mean is not None and not in_backward()
 
     def remember(self, samples: int | Tensor, mean: Tensor, found: BatchMap) -> None:
         """Keep what a batch left: the covariance for the diagnostics, and the running values."""
@@ -179,7 +174,7 @@ class BatchStatistics(Normalizer, Module):
     def _update(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
         """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
         # torch.export makes the block a graph of its own, and cannot load one again that changes a buffer.
-        with nullcontext() if torch.compiler.is_compiling() and is_exporting() else torch.no_grad():
+        with nullcontext() if compiling() and exporting() else torch.no_grad():
             self._move(samples, running)
 
     def _move(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
@@ -189,9 +184,9 @@ class BatchStatistics(Normalizer, Module):
         buffers = [getattr(self, name) for name in running]
         values = [_as_buffer(value, buffer) for buffer, value in zip(buffers, running.values(), strict=True)]
         if not isinstance(samples, Tensor) and self.momentum is not None:
-            torch._foreach_lerp_(buffers, values, self.momentum)
+            foreach_lerp_(buffers, values, self.momentum)
             # By hand: on CUDA the fused operation of torch 2.11 leaves the versions as they were, and `keep` goes by them.
-            if not torch.compiler.is_compiling():
+            if not compiling():
                 torch.autograd.graph.increment_version(buffers)
             return
         is_any = in_widest(samples > 0) if isinstance(samples, Tensor) else 1.0
@@ -207,7 +202,7 @@ class BatchStatistics(Normalizer, Module):
         hold the memory, so that an address cannot come again. Code that was compiled or traced cannot see versions and
         computes each time.
         """
-        traced = is_tracing() or torch.jit.is_tracing()  # type: ignore[attr-defined]
+        traced = tracing() or torch.jit.is_tracing()  # type: ignore[attr-defined]
         if traced or is_transformed(source) or source.requires_grad or source.is_inference():
             return compute(source)
         kept = self._kept

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module, Parameter, init
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import kept_whole
 from spectralgrad.errors import DtypeError, OptionError
 from spectralgrad.linalg.precision import hermitian_part, sandwich
 from spectralgrad.orthogonal.weight import OrthogonalWeight

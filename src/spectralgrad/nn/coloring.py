@@ -7,11 +7,11 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import kept_whole, may_look
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_dtype, require_root_options
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_whole, may_look, require_number, require_one_device, require_one_of, require_part
+from spectralgrad.validation import is_whole, require_number, require_one_device, require_one_of, require_part
 
 from .maps import map_samples
 from .powers import centred, covariance, inverse_root, power_of, within_squares

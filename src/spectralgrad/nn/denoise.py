@@ -5,6 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from spectralgrad.context import compiling
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoising
 from spectralgrad.linalg.eigh import eigh
@@ -84,7 +85,7 @@ class _PCADenoise(BatchStatistics):
 
     def projector(self, covariance: Tensor) -> Tensor:
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
-        if torch.compiler.is_compiling():
+        if compiling():
             require_no_onnx(self.who, self.solver)
         part: dict[str, Any] = {"rank": self.rank, "energy": self.energy, "through": self.through}
         return projector(covariance, **part, gradient=self.gradient, solver=self.solver)

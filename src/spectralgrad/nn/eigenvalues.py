@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import kept_whole
 from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Log

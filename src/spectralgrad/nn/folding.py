@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import Module, Parameter
 from torch.nn.utils.parametrize import type_before_parametrizations
 
+from spectralgrad.context import assert_traced
 from spectralgrad.linalg.precision import in_widest
 
 from .base import BatchStatistics
@@ -177,7 +178,7 @@ class FoldedLinear(nn.Linear):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        torch._assert(input.ndim == 2, "a Linear with a norm folded into it takes (N, in_features) only")
+        assert_traced(input.ndim == 2, "a Linear with a norm folded into it takes (N, in_features) only")
         return super().forward(input)
 
 

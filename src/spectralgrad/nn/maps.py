@@ -3,16 +3,9 @@
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
 from spectralgrad.errors import DtypeError, NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import (
-    REAL,
-    largest_part,
-    may_look,
-    overflow_advice,
-    require_dense,
-    require_finite,
-    require_real,
-)
+from spectralgrad.validation import REAL, largest_part, overflow_advice, require_dense, require_finite, require_real
 
 _OVERSHOOT = 0.5  # interpolation leaves [0, 1] by less than that; an image in 0..255 leaves it by more
 

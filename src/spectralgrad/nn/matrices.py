@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from spectralgrad.context import is_transformed
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.linalg.precision import hermitian_part
-from spectralgrad.validation import as_matrix, asymmetry_tolerance, is_transformed, require_hermitian
+from spectralgrad.validation import as_matrix, asymmetry_tolerance, require_hermitian
 
 
 def as_matrices(who: str, input: Tensor, n: int, option: str, dtype: torch.dtype) -> Tensor:

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import is_plain_backward
 from spectralgrad.kernels import whitening
-from spectralgrad.linalg.autograd import call, composed_gradients, is_plain_backward
+from spectralgrad.linalg.autograd import call, composed_gradients
 
 from . import statistics
 from .passes import combine, grouped_moments, transform, transform_sums

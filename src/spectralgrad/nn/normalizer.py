@@ -7,10 +7,11 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.whitening import Running
 from spectralgrad.linalg.choices import RootSolver
-from spectralgrad.validation import is_number, is_whole, may_look, overflow_advice, require_finite, require_real
+from spectralgrad.validation import is_number, is_whole, overflow_advice, require_finite, require_real
 
 from .nodes import WhitenedStep
 

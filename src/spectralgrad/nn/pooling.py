@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import kept_whole
 from spectralgrad.errors import OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, require_root_options
 from spectralgrad.linalg.moves import held

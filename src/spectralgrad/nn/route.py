@@ -17,13 +17,19 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from spectralgrad.compiling import is_exporting
+from spectralgrad.context import (
+    checking,
+    compiling,
+    exporting,
+    has_dispatch_modes,
+    in_torch_func,
+    transforming,
+    without_hooks,
+)
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
-from spectralgrad.linalg.autograd import in_torch_func, in_transform, without_hooks
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
-from spectralgrad.validation import checking
 
 from . import blocks
 from .nodes import (
@@ -201,8 +207,8 @@ def route_of(
             the CPU says yes.
         compiles_step: whether those of a step run for it as operators.
     """
-    if torch.compiler.is_compiling():
-        plain = is_exporting() or in_torch_func() or not layer.is_kernel_step(x)
+    if compiling():
+        plain = exporting() or in_torch_func() or not layer.is_kernel_step(x)
         return PLAIN if plain or not compiles_step(layer, x) else COMPILED
     if not takes(layer, x) or not _is_plain_call(x):
         return PLAIN
@@ -214,8 +220,8 @@ def _is_plain_call(x: Tensor) -> bool:
     return (
         x.numel() > 0
         and type(x) in (Tensor, Parameter)
-        and not in_transform()
-        and torch._C._len_torch_dispatch_stack() == 0
+        and not transforming()
+        and not has_dispatch_modes()
         and not torch.jit.is_tracing()  # type: ignore[attr-defined]
     )
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module, Parameter, init
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import in_backward, kept_whole
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.functions import expm, inv_sqrtm
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul, sandwich
@@ -14,7 +14,6 @@ from spectralgrad.spd.inputs import as_definite, returned
 from spectralgrad.spd.mean import mean_of
 from spectralgrad.validation import as_given, is_number, is_whole
 
-from .base import is_repeated
 from .matrices import as_matrices
 
 __all__ = ["SPDBatchNorm"]
@@ -116,7 +115,7 @@ class SPDBatchNorm(Module):
             M = self.running_mean.to(X.dtype)
         half = expm(hermitian_part(self.log_bias).to(X.dtype) / 2)
         output = hermitian_part(sandwich(matmul(half, inv_sqrtm(M)), X))
-        if self.training and not is_repeated():  # last, so that an error leaves the state as it was
+        if self.training and not in_backward():  # last, so that an error leaves the state as it was
             self._update(M.detach(), flat.shape[0])
         return as_given(output, input)
 

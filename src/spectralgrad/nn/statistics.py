@@ -3,10 +3,9 @@
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_recorded, modes
+from spectralgrad.context import is_transformed, tracing
 from spectralgrad.linalg.covariance import moments_of
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import is_transformed
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 _identities: dict[tuple[int, torch.dtype, torch.device], Tensor] = {}
@@ -27,7 +26,7 @@ def as_input(Y: Tensor, given: Tensor) -> Tensor:
 def format_of(x: Tensor) -> torch.memory_format:
     """channels_last where ``x`` (N, C, *) has only that; else contiguous, as inside vmap, which knows no other."""
     last = _CHANNELS_LAST.get(x.ndim)
-    if last is None or x.is_contiguous() or (not torch.compiler.is_compiling() and is_transformed(x)):
+    if last is None or x.is_contiguous() or (is_transformed(x)):
         return torch.contiguous_format
     return last if x.is_contiguous(memory_format=last) else torch.contiguous_format
 
@@ -75,7 +74,7 @@ def shifted(M: Tensor, eps: float) -> Tensor:
     """M + eps I (*B, d, d). On CUDA, where making I takes three kernels, a kept one serves."""
     d, dtype, device = M.shape[-1], M.dtype, M.device
     # With alpha `torch.func.linearize` crashes, in torch 2.9 to 2.15.
-    if torch.compiler.is_compiling() or (modes() and is_recorded()):
+    if tracing():
         return M + eps * torch.eye(d, dtype=dtype, device=device)
     if device.type != "cuda":
         return torch.add(M, torch.eye(d, dtype=dtype, device=device), alpha=eps)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from spectralgrad.context import compiling
 from spectralgrad.errors import ShapeError
 from spectralgrad.kernels import jacobi
 from spectralgrad.kernels.whitening import Running
@@ -49,7 +50,7 @@ class Whitening(Normalizer):
 
     def _whitening(self, C: Tensor) -> Tensor:
         """W for a covariance that was shifted."""
-        if torch.compiler.is_compiling():
+        if compiling():
             require_no_onnx(self.who, self.solver)
         if self.whitening == "zca":
             floor = None if knows_no_eigenvalues(self.solver) else self.eps

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.nn.functional import conv2d, pad
 
-from spectralgrad.compiling import kept_whole
+from spectralgrad.context import kept_whole
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.precision import matmul

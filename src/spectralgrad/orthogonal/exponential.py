@@ -38,7 +38,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.linalg.autograd import call, in_transform
+from spectralgrad.context import compiling, transforming
+from spectralgrad.linalg.autograd import call
 from spectralgrad.linalg.precision import matmul
 
 _DOUBLINGS = 8
@@ -116,7 +117,7 @@ class _Doubled(Function):
 
 def _doubled(E: Tensor) -> Tensor:
     """2 E + E^2, which is exp(2S) - I for E = exp(S) - I."""
-    if torch.compiler.is_compiling() or in_transform():
+    if compiling() or transforming():
         return torch.addmm(E, E, E, beta=2)
     return call(_Doubled, E)  # type: ignore[no-any-return]
 

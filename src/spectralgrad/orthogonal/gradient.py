@@ -4,10 +4,11 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from spectralgrad.context import checking
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.linalg.choices import for_one_polar
 from spectralgrad.linalg.polar import polar
-from spectralgrad.validation import checking, require_finite
+from spectralgrad.validation import require_finite
 
 from .stand_in import Group, Rates
 from .treatment import Treatment, found_inf, grad_scale

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
+from spectralgrad.context import may_read
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.moves import held, moved
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import at_hand, exponent, is_ordinary
+from spectralgrad.linalg.scaling import exponent, is_ordinary
 from spectralgrad.validation import as_matrix, require_dense
 
 from .matrix_view import out_dim, to_matrix
@@ -77,7 +78,7 @@ def _distance(W: Tensor) -> Tensor:
     """|W^H W - I|_F, or of the smaller W W^H; the largest number where it overflows."""
     if W.numel() == 0:
         return W.real.sum()
-    if at_hand(W) and is_ordinary(W.detach()):
+    if may_read(W) and is_ordinary(W.detach()):
         return _distance_at(W, 1.0)
     k = exponent(W.detach()).clamp(min=1)  # 2^k, a constant that cancels in value and gradient: squares do not overflow
     return moved(held(_distance_at(moved(W, -k), torch.exp2(-2 * k))), 2 * k)

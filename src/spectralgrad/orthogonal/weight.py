@@ -7,11 +7,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 
+from spectralgrad.context import checking
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import in_widest, matmul
-from spectralgrad.validation import as_given, as_matrix, checking, require_dense, require_finite
+from spectralgrad.validation import as_given, as_matrix, require_dense, require_finite
 
 from .exponential import reflect, reflectors, skew_exponential
 from .matrix_view import out_dim, to_matrix, to_weight

@@ -11,9 +11,10 @@ C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_read
 from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import at_hand, exponent
+from spectralgrad.linalg.scaling import exponent
 
 from .distance import facing_roots
 from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
@@ -74,7 +75,7 @@ def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
 
 
 def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    if at_hand(A) and at_hand(B) and _are_near_1(A, B):
+    if may_read(A) and may_read(B) and _are_near_1(A, B):
         t = t[..., None, None]
         return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
     a = exponent(A.detach())

@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
 from spectralgrad.errors import DtypeError, LinAlgError, OptionError, ShapeError
 from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import hermitian_part
@@ -16,7 +17,6 @@ from spectralgrad.validation import (
     as_matrix,
     asymmetry_tolerance,
     is_number,
-    may_look,
     require_dense,
     require_finite,
     require_hermitian,

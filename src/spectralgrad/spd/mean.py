@@ -13,8 +13,8 @@ the gradient is as well.
 import torch
 from torch import Tensor
 
+from spectralgrad.context import is_constant
 from spectralgrad.errors import ShapeError
-from spectralgrad.linalg.autograd import is_constant
 from spectralgrad.linalg.moves import moved, moved_last
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
 from spectralgrad.linalg.scaling import exponent

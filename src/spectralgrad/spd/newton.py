@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, in_batched_backward, transforming
 from spectralgrad.errors import ConvergenceError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.linalg.autograd import batched, call, in_transform
+from spectralgrad.linalg.autograd import batched, call
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import exponent, in_batched_backward, shifted
+from spectralgrad.linalg.scaling import exponent, shifted
 from spectralgrad.linalg.solvers import decompose
 
 from .means import EQUATIONS, Equation, apply_hessian, positive_pairs
@@ -62,14 +63,14 @@ class _Point(NamedTuple):
 def solve(given: Tensor, weights: Tensor, metric: str) -> Solution:
     """The mean of what is given (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN."""
     given, weights = given.detach(), weights.detach()
-    if torch.compiler.is_compiling() or not in_transform():
+    if compiling() or not transforming():
         return Solution(*_solve(given, weights, metric))
     return Solution(*call(_Solve, given, weights, metric))
 
 
 def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
     """H^-1[F] (*B, n, n), linear and self-adjoint in F; all else is constant."""
-    function = _Inverse if torch.compiler.is_compiling() else _InverseFunc
+    function = _Inverse if compiling() else _InverseFunc
     return call(function, F, found.V, found.c, found.p, weights.detach())  # type: ignore[no-any-return]
 
 
@@ -280,7 +281,7 @@ class _Inverse(Function):  # twice, for torch.compile and for the rest: see lina
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        again = _inverse if torch.compiler.is_compiling() else _InverseFunc.apply
+        again = _inverse if compiling() else _InverseFunc.apply
         return again(grad, *ctx.saved_tensors), None, None, None, None
 
 

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_plain_backward, transforming
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole
 
-from ..autograd import call, composed_gradients, in_transform, is_plain_backward
+from ..autograd import call, composed_gradients
 from ..moves import moved
 from ..precision import matmul
 from ..scaling import exponent
@@ -56,7 +57,7 @@ class PowerDeflation:
         if H.numel() == 0:
             return H.new_empty(H.shape[:-1], dtype=H.real.dtype), H
         start = torch.empty(H.shape, dtype=H.dtype, device=H.device).normal_(generator=self.generator)
-        if torch.compiler.is_compiling() or in_transform() or not power.runs_on(H):
+        if compiling() or transforming() or not power.runs_on(H):
             return iterated(H, start, self.steps)
         w, V = call(_Iterated, H, start, self.steps)
         return w, V

@@ -23,11 +23,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from spectralgrad.context import compiling, is_plain_backward
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole, under_vmap
 
-from ..autograd import batched, call, is_plain_backward, jvp_by_vjps, vjp
+from ..autograd import batched, call, jvp_by_vjps, vjp
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
 from ..solvers import Solver, decompose
@@ -93,7 +94,7 @@ def power_eigh(
     who: str, M: Tensor, rule: PowerIteration, solver: Solver, tolerance: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (Rayleigh quotients) and eigenvectors, ascending, and which of them Alg. 1 kept (*B, n)."""
-    function = _PowerEigh if torch.compiler.is_compiling() else _PowerEighFunc
+    function = _PowerEigh if compiling() else _PowerEighFunc
     w, V, kept = call(function, M, rule, solver, who, tolerance)
     return w, V, kept
 
@@ -156,7 +157,7 @@ class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see au
         w, V = decompose(who, M, solver, tolerance)
         if tolerance is not None:
             require_not_negative(f"{who} with PowerIteration", w, "Alg. 1 is for covariances; take gradient=Lorentzian().")
-        in_kernel = not torch.compiler.is_compiling() and power.runs_on(V)
+        in_kernel = not compiling() and power.runs_on(V)
         rayleigh = power.quotients(M, V, _is_two_sided(rule)) if in_kernel else quotients(rule, M, w, V)
         kept = kept_pairs(rule, w.flip(-1), rayleigh.flip(-1)).flip(-1)
         return torch.where(kept, rayleigh, w), V, kept

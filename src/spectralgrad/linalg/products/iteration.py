@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import constant_when_compiled, is_tracing
+from spectralgrad.context import constant_when_compiled, tracing
 
 from ..precision import WIDE, is_reduced, matmul
 from .minimax import Quintic
@@ -40,7 +40,7 @@ def finest(x: Tensor) -> float:
 
 def host_may_look(x: Tensor) -> bool:
     """Whether reading a value of ``x`` costs no wait: then matrices are watched, and stop when they are done."""
-    return x.device.type == "cpu" and not is_tracing()
+    return x.device.type == "cpu" and not tracing()
 
 
 class Convergence:

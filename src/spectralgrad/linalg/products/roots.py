@@ -20,15 +20,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from spectralgrad.context import is_transformed, may_read
 from spectralgrad.counters import count_on_device
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.validation import is_transformed, require_hermitian
+from spectralgrad.validation import require_hermitian
 
 from ..calculus import AtScale1, Factors, Potential, evaluate
 from ..moves import cast, moved
 from ..precision import hermitian_part, matmul
-from ..scaling import are_ordinary, at_hand, exponent, shifted
+from ..scaling import are_ordinary, exponent, shifted
 from .iteration import (
     TAIL,
     UNCONVERGED,
@@ -231,7 +232,7 @@ class _Root(Potential):
 def _at_scale_1(root: Callable[[Tensor], Tensor], M: Tensor, p: int, sign: int) -> Tensor:
     """M^(sign/p) from a function that computes it, by way of a matrix of scale 1 where the scale of ``M`` is in the way."""
     k = torch.floor(exponent(M) / p)
-    return root(M) if at_hand(M) and are_ordinary(M, k) else moved(root(moved(M, -p * k)), sign * k)
+    return root(M) if may_read(M) and are_ordinary(M, k) else moved(root(moved(M, -p * k)), sign * k)
 
 
 def newton_root(

@@ -7,9 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from spectralgrad.context import in_batched_backward, may_read
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
-
-from ..scaling import at_hand, in_batched_backward
 
 CLOSE = 1000  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
 
@@ -84,7 +83,7 @@ def seen(K: Tensor, X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor)
     if in_batched_backward(X):  # which cannot detach
         return X
     close = K.detach().abs() * scale(eigenvalues) > CLOSE
-    if at_hand(close) and not bool(close.any()):
+    if may_read(close) and not bool(close.any()):
         return X
     skew = (X - X.mH) / 2
     return X - torch.where(close & (skew.abs() <= noise()), skew, 0).detach()

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import constant_when_compiled
+from spectralgrad.context import constant_when_compiled
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 

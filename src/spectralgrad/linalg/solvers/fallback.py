@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from spectralgrad.compiling import is_recorded, modes
+from spectralgrad.context import compiling, recording
 from spectralgrad.counters import count, count_on_device
 from spectralgrad.errors import ConvergenceError, LinAlgError, OptionError
 from spectralgrad.kernels.ops import opaque
@@ -38,7 +38,7 @@ def decompose(
             gives NaN and is counted.
         start: a guess of the eigenvectors (*B, n, n), for solvers that can use one.
     """
-    if torch.compiler.is_compiling() or (modes() and is_recorded()):
+    if compiling() or recording():
         _require_compilable(who, type(solver).__name__)
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)), start)  # type: ignore[call-overload]
     if M.numel() == 0:
@@ -69,7 +69,7 @@ def eigenvalues_alone(M: Tensor, solver: Solver, tolerance: float | None) -> Ten
 
 def _require_compilable(who: str, name: str) -> None:
     """Raise for a solver that is no part of an operator. While Dynamo traces, let it break its graph instead."""
-    if not torch.compiler.is_compiling() and name not in COMPILABLE:
+    if not compiling() and name not in COMPILABLE:
         raise OptionError(
             f"`{who}`: where torch traces (torch.compile, make_fx, FakeTensorMode) solver must be one of "
             f"{', '.join(sorted(COMPILABLE))}, got {name}. One of your own runs where nothing traces."
@@ -97,7 +97,7 @@ def decompose_svd(who: str, A: Tensor, solver: Solver, check: bool) -> tuple[Ten
 
     Without ``check`` values are not looked at: a matrix with NaN or Inf gives NaN and is counted.
     """
-    if torch.compiler.is_compiling() or (modes() and is_recorded()):
+    if compiling() or recording():
         _require_compilable(who, type(solver).__name__)
         return _decompose_svd_compiled(who, A, type(solver).__name__, list(astuple(solver)), check)  # type: ignore[call-overload]
     U, S, Vh = _checked_svd(who, A, solver, check)
