@@ -1,4 +1,4 @@
-"""A matrix function, its derivative and its second derivative as three autograd Functions.
+"""A matrix function, its derivative and its second derivative as three nodes.
 
 Both families of functions here are gradients of a scalar potential: V f(L) V^H of tr F(M), and the polar factor of the
 nuclear norm. So the derivative D1(M)[E] is its own adjoint and the second derivative D2(M)[E1, E2] is symmetric in all
@@ -18,16 +18,16 @@ potential says how it does so, in `at_scale_1`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import compiling, differentiated_again, in_batched_backward, is_constant, may_read
-from spectralgrad.validation import under_vmap
 
-from .autograd import batched, call, last
+from .node import Some, Step, last, run
 from .precision import widest
 from .scaling import are_finite, bounded, exponent, is_ordinary, scaled_back, shifted
 
@@ -75,6 +75,16 @@ class Potential(ABC):
         """Whether `first` needs no help with scales: a kernel does all of it."""
         return False
 
+    # Where f closes over tensors, the first differences L of f are an input of their own (mapped.py).
+
+    def weigh(self, factors: Factors, L: Tensor, E: Tensor) -> Tensor:
+        """D1(M)[E] for these differences."""
+        raise NotImplementedError
+
+    def products(self, factors: Factors, E: Tensor, G: Tensor) -> Tensor:
+        """The derivative of <G, weigh(L, E)> by L."""
+        raise NotImplementedError
+
 
 class AnyScale(Potential):
     """A potential that takes care of scales in `first` and `second` themselves; the last factor is a matrix."""
@@ -95,15 +105,14 @@ def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor
     """f(M), differentiable twice, in both modes."""
     if is_constant(M):
         return potential.value(M, tolerance)[0]
-    function = _Value if compiling() else _ValueFunc
-    return call(function, M, potential, tolerance)[0]  # type: ignore[no-any-return]
+    return run(_Value(potential, tolerance), M)[0]  # type: ignore[no-any-return]
 
 
-def derivative(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
-    """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned."""
-    if compiling() or not differentiated_again():  # there is no compiled double backward
-        return first_derivative(potential, factors, E)
-    return call(_First, potential, E, *factors)  # type: ignore[no-any-return]
+def derivative(potential: Potential, E: Tensor, *factors: Tensor, L: Tensor | None = None) -> Tensor:
+    """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned. ``L``: see `Potential.weigh`."""
+    if differentiated_again():
+        return run(_First(potential), E, L, *factors)  # type: ignore[no-any-return]
+    return first_derivative(potential, factors, E) if L is None else potential.weigh(factors, L, E)
 
 
 def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
@@ -111,11 +120,7 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
 
     Second derivatives exist where they need no third derivative of f: not those by M alone.
     """
-    if compiling():
-        _, *factors = call(_Value, M, potential, None)
-        return call(_Directional, potential, E, *factors)  # type: ignore[no-any-return]
-    _, *factors = call(_ValueFunc, M, potential, None)
-    return derivative(potential, E, *factors)
+    return run(_First(potential), E, None, *run(_Value(potential, None), M)[1:])  # type: ignore[no-any-return]
 
 
 def first_derivative(potential: Potential, factors: Factors, E: Tensor) -> Tensor:
@@ -154,7 +159,9 @@ def _second_derivative(potential: Potential, factors: Factors, E1: Tensor, E2: T
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
     """D2(M)[E1, E2], differentiable by the directions, in which it is linear."""
-    return _Second.apply(potential, E1, E2, *without_third(potential, factors))  # type: ignore[no-any-return]
+    if compiling():
+        return _second_derivative(potential, factors, E1, E2)
+    return run(_Second(potential), E1, E2, *without_third(potential, factors))  # type: ignore[no-any-return]
 
 
 def without_third(potential: Potential, factors: Factors) -> Factors:
@@ -162,132 +169,95 @@ def without_third(potential: Potential, factors: Factors) -> Factors:
     return tuple(last(x) if i == potential.handle else x for i, x in enumerate(factors))
 
 
-class _Value(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Tensor, ...]:
-        # After a graph break this frame may be compiled on its own, with a tolerance from outside.
-        return potential.value(M, None if compiling() else tolerance)
+@dataclass(frozen=True)
+class _Value(Step):
+    """M -> f(M) and its factors."""
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        _, ctx.potential, _ = inputs
-        factors = output[1:]
-        ctx.mark_non_differentiable(*(f for i, f in enumerate(factors) if i != ctx.potential.handle))
-        ctx.save_for_backward(*factors)
-        ctx.save_for_forward(*factors)
-        ctx.set_materialize_grads(False)
+    potential: Potential
+    tolerance: float | None
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, *grad_factors: Tensor | None) -> tuple[Tensor | None, None, None]:
-        total = grad_factors[ctx.potential.handle]
+    def value(self, M: Tensor) -> tuple[Tensor, ...]:
+        return self.potential.value(M, self.tolerance)
+
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return y[1:]
+
+    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [f for i, f in enumerate(y[1:]) if i != self.potential.handle]
+
+    def pull(self, kept: Factors, grads: Some, needed: Sequence[bool]) -> Some:
+        grad, total = grads[0], grads[1 + self.potential.handle]
         if grad is not None:
-            through_value = derivative(ctx.potential, grad, *ctx.saved_tensors)
+            through_value = derivative(self.potential, grad, *kept)
             total = through_value if total is None else bounded(total + through_value)
-        return total, None, None
+        return (total,)
+
+    def push(self, kept: Factors, tangents: Sequence[Tensor]) -> Some:
+        (tangent,) = tangents
+        carried = (tangent.clone() if i == self.potential.handle else None for i in range(len(kept)))
+        return derivative(self.potential, tangent, *kept), *carried
+
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)
 
 
-class _ValueFunc(_Value):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        factors = ctx.saved_tensors
-        return (
-            derivative(ctx.potential, tangent, *factors),
-            *(tangent.clone() if i == ctx.potential.handle else None for i in range(len(factors))),
-        )
+@dataclass(frozen=True)
+class _First(Step):
+    """E, L and the factors of M -> D1(M)[E], by the differences L where they are given."""
 
-    @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, potential: Potential, tolerance: float | None) -> tuple[Any, Any]:
-        (M,) = batched(info, dims[:1], (M,))
-        out = _ValueFunc.apply(M, potential, under_vmap(tolerance))
-        return out, (0,) * len(out)
+    potential: Potential
 
+    def value(self, E: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
+        return first_derivative(self.potential, factors, E) if L is None else self.potential.weigh(factors, L, E)
 
-class _First(Function):
-    @staticmethod
-    def forward(potential: Potential, E: Tensor, *factors: Tensor) -> Tensor:
-        return first_derivative(potential, factors, E)
+    def pull(self, kept: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (E, L, *factors), (grad,), f = kept, grads, self.potential
+        pulled: list[Tensor | None] = [None] * len(kept)
+        if needed[0]:
+            pulled[0] = derivative(f, grad, *factors, L=L)
+        if needed[1]:
+            pulled[1] = last(f.products(tuple(factors), E, grad))
+        if needed[2 + f.handle]:
+            pulled[2 + f.handle] = second_derivative(f, E, grad, *factors)
+        return pulled
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.potential, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        E, *factors = ctx.saved_tensors
-        grads: list[Tensor | None] = [None] * (2 + len(factors))
-        if ctx.needs_input_grad[1]:
-            grads[1] = derivative(ctx.potential, grad, *factors)
-        if ctx.needs_input_grad[2 + ctx.potential.handle]:
-            grads[2 + ctx.potential.handle] = second_derivative(ctx.potential, E, grad, *factors)
-        return tuple(grads)
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tangent_E: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
-        E, *factors = ctx.saved_tensors
-        total = None if tangent_E is None else derivative(ctx.potential, tangent_E, *factors)
-        tangent_M = tangents[ctx.potential.handle]
-        if tangent_M is None:
-            return total
-        through_M = second_derivative(ctx.potential, E, tangent_M, *factors)
-        return through_M if total is None else bounded(total + through_M)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
-        return _First.apply(potential, *batched(info, dims[1:], tensors)), 0
+    def push(self, kept: Any, tangents: Some) -> Tensor:
+        (E, L, *factors), (tE, tL, *along), f = kept, tangents, self.potential
+        tM = along[f.handle]
+        terms = [] if tE is None else [derivative(f, tE, *factors, L=L)]
+        if tM is not None:
+            terms.append(second_derivative(f, E, tM, *factors))
+        if tL is not None:
+            terms.append(last(f.weigh(tuple(factors), tL, E)))
+        return _sum(terms)
 
 
-class _Directional(Function):
-    """`_First` for torch.compile: without jvp, and with its arguments by name. For potentials with two factors."""
+@dataclass(frozen=True)
+class _Second(Step):
+    """E1, E2 and the factors of M -> D2(M)[E1, E2]."""
 
-    @staticmethod
-    def forward(potential: Potential, E: Tensor, spectrum: Tensor, basis: Tensor) -> Tensor:
-        return first_derivative(potential, (spectrum, basis), E)
+    potential: Potential
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.potential, *tensors = inputs
-        ctx.save_for_backward(*tensors)
+    def value(self, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
+        return _second_derivative(self.potential, factors, E1, E2)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        E, *factors = ctx.saved_tensors
-        grads: list[Tensor | None] = [None, first_derivative(ctx.potential, tuple(factors), grad), None, None]
-        grads[2 + ctx.potential.handle] = _second_derivative(ctx.potential, tuple(factors), E, grad)
-        return tuple(grads)
+    def pull(self, kept: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (E1, E2, *factors), (grad,) = kept, grads
+        pulled: list[Tensor | None] = [None] * len(kept)
+        if needed[0]:
+            pulled[0] = run(self, grad, E2, *factors)
+        if needed[1]:
+            pulled[1] = run(self, E1, grad, *factors)
+        pulled[2 + self.potential.handle] = torch.zeros_like(grad)  # for `last`, which refuses it
+        return pulled
+
+    def push(self, kept: Any, tangents: Some) -> Tensor:
+        (E1, E2, *factors), (t1, t2) = kept, tangents[:2]
+        terms = [] if t1 is None else [run(self, t1, E2, *factors)]
+        if t2 is not None:
+            terms.append(run(self, E1, t2, *factors))
+        return _sum(terms)
 
 
-class _Second(Function):
-    @staticmethod
-    def forward(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
-        return _second_derivative(potential, factors, E1, E2)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.potential, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        E1, E2, *factors = ctx.saved_tensors
-        grads: list[Tensor | None] = [None] * (3 + len(factors))
-        if ctx.needs_input_grad[1]:
-            grads[1] = _Second.apply(ctx.potential, grad, E2, *factors)
-        if ctx.needs_input_grad[2]:
-            grads[2] = _Second.apply(ctx.potential, E1, grad, *factors)
-        grads[3 + ctx.potential.handle] = torch.zeros_like(grad)  # for `last`, which refuses it
-        return tuple(grads)
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tangent_1: Tensor | None, tangent_2: Tensor | None, *by_M: None) -> Tensor | None:
-        E1, E2, *factors = ctx.saved_tensors
-        terms = [] if tangent_1 is None else [_Second.apply(ctx.potential, tangent_1, E2, *factors)]
-        if tangent_2 is not None:
-            terms.append(_Second.apply(ctx.potential, E1, tangent_2, *factors))
-        return bounded(sum(terms[1:], terms[0])) if terms else None
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, potential: Potential, *tensors: Tensor) -> tuple[Any, int]:
-        return _Second.apply(potential, *batched(info, dims[1:], tensors)), 0
+def _sum(terms: list[Tensor]) -> Tensor:
+    return bounded(sum(terms[1:], terms[0])) if len(terms) > 1 else terms[0]

@@ -19,21 +19,17 @@ often as asked.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, differentiated_again, in_batched_backward, is_constant, may_read
-from spectralgrad.validation import under_vmap
+from spectralgrad.context import differentiated_again, in_batched_backward, is_constant, may_read
 
-from .autograd import batched, call, jvp_by_vjps, vjp
+from .node import Some, Step, jvp_by_vjps, run, vjp
 from .scaling import exponent, is_ordinary, shifted
-
-Some = Sequence[Tensor | None]
-_MATRICES = 2  # that a decomposition takes at most
 
 
 class Scales(NamedTuple):
@@ -75,9 +71,7 @@ def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: 
     """The factors, differentiable in both modes."""
     if all(is_constant(x) for x in matrices):
         return decomposition.decompose(tolerance, *matrices)
-    function = _Factors if compiling() else _FactorsFunc
-    nothing = [None] * (_MATRICES - len(matrices))  # Dynamo counts arguments: always as many
-    return call(function, decomposition, tolerance, *matrices, *nothing)  # type: ignore[no-any-return]
+    return run(_Factorise(decomposition, tolerance), *matrices)  # type: ignore[no-any-return]
 
 
 # At any scale.
@@ -159,55 +153,42 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
 def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
     if _is_ordinary(decomposition, factors, cotangents):
         return decomposition.pullback(factors, cotangents)
-    if compiling() or not differentiated_again():
+    if not differentiated_again():
         return _pull_scaled(decomposition, factors, cotangents)
-    pulled: tuple[Tensor, ...] = _Pull.apply(decomposition, len(factors), *factors, *cotangents)
-    return pulled
+    return run(_Pull(decomposition, len(factors)), *factors, *cotangents)  # type: ignore[no-any-return]
 
 
-class _Pull(Function):
-    """`_pull_scaled`, whose own derivative is taken at scale 1 too, in both modes."""
+@dataclass(frozen=True)
+class _Pull(Step):
+    """`_pull_scaled`, whose own derivative is taken at scale 1 too, in both modes. Inputs: factors, ``count`` of them, then
+    cotangents."""
 
-    generate_vmap_rule = True
+    decomposition: Decomposition
+    count: int
 
-    @staticmethod
-    def forward(decomposition: Decomposition, count: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        return _pull_scaled(decomposition, tensors[:count], tensors[count:])  # type: ignore[arg-type]
+    def value(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        return _pull_scaled(self.decomposition, tensors[: self.count], tensors[self.count :])  # type: ignore[arg-type]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.decomposition, ctx.count, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, *c: Tensor | None) -> tuple[Any, ...]:
-        tensors = ctx.saved_tensors
-        factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
-        if all(x is None for x in c):
-            return (None,) * (2 + len(tensors))
-        scales, unit, t, g = _both_scaled(ctx.decomposition, factors, cotangents)
+    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        factors, cotangents = kept[: self.count], kept[self.count :]
+        scales, unit, t, g = _both_scaled(self.decomposition, factors, cotangents)
         minus = [_minus(q) for q in scales.matrices]
-        s = _common(c, minus, _dims(factors, c))
-        directions = [_at(x, q, -s) for x, q in zip(c, minus, strict=True)]
-        by_factor, by_cotangent = _differentiate(ctx.decomposition, unit, g, directions)
+        s = _common(grads, minus, _dims(factors, grads))
+        directions = [_at(x, q, -s) for x, q in zip(grads, minus, strict=True)]
+        by_factor, by_cotangent = _differentiate(self.decomposition, unit, g, directions)
         return (
-            *(None, None),
             *(_at(x, s, t, _minus(p)) for x, p in zip(by_factor, scales.factors, strict=True)),
             *(_at(x, s, p) for x, p in zip(by_cotangent, scales.factors, strict=True)),
         )
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> tuple[Tensor, ...]:
         """With tangents 2^(r + p_i) o'_i and 2^(r + t - p_i) g'_i of scale 1: 2^(r + t - q_j) times that of o' and g'."""
-        tensors, decomposition = ctx.saved_tensors, ctx.decomposition
-        factors, cotangents = tensors[: ctx.count], tensors[ctx.count :]
-        scales, unit, t, g = _both_scaled(decomposition, factors, cotangents)
+        factors, cotangents = kept[: self.count], kept[self.count :]
+        scales, unit, t, g = _both_scaled(self.decomposition, factors, cotangents)
         down = [*(_minus(p) for p in scales.factors), *(_sum(p, -t) for p in scales.factors)]
         r = _common(tangents, down, _dims(factors, tangents))
         along = [_at(x, k, -r) for x, k in zip(tangents, down, strict=True)]
-        pushed = _along(decomposition, [*unit, *g], along, ctx.count)
+        pushed = _along(self.decomposition, [*unit, *g], along, self.count)
         return tuple(_at(x, r, t, _minus(q)) for x, q in zip(pushed, scales.matrices, strict=True))  # type: ignore[misc]
 
 
@@ -248,74 +229,52 @@ def _differentiate(
     return list(by_all[: len(factors)]), _at_places(given, by_all[len(factors) :], len(cotangents))
 
 
-class _Push(Function):
+@dataclass(frozen=True)
+class _Push(Step):
     """`_push_scaled`. A node of its own because inside jvp torch drops the tangents of plain operations: without it the
     jvp of a jvp would be 0."""
 
-    generate_vmap_rule = True
+    decomposition: Decomposition
+    count: int
 
-    @staticmethod
-    def forward(decomposition: Decomposition, count: int, *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        return _push_scaled(decomposition, tensors[:count], tensors[count:])  # type: ignore[arg-type]
+    def value(self, *tensors: Tensor | None) -> tuple[Tensor, ...]:
+        return _push_scaled(self.decomposition, tensors[: self.count], tensors[self.count :])  # type: ignore[arg-type]
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        decomposition, count, *tensors = inputs
-        ctx.given = [i for i, x in enumerate(tensors) if x is not None]
-        ctx.count = len(tensors)
+    def _of_given(self, tensors: Some) -> tuple[list[int], Callable[..., tuple[Tensor, ...]]]:
+        """Which tensors are there, and `value` as a function of those."""
+        given = [i for i, x in enumerate(tensors) if x is not None]
+        return given, lambda *present: self.value(*_at_places(given, present, len(tensors)))
 
-        def pushed(*given: Tensor) -> tuple[Tensor, ...]:
-            every = _at_places(ctx.given, given, len(tensors))
-            return _push_scaled(decomposition, every[:count], every[count:])  # type: ignore[arg-type]
+    def pull(self, kept: Some, grads: Some, needed: Sequence[bool]) -> Some:
+        given, value = self._of_given(kept)
+        present = [kept[i] for i in given]
+        zeros = (torch.zeros_like(y) for y in self.value(*kept)) if None in grads else grads
+        cotangents = tuple(z if g is None else g for g, z in zip(grads, zeros, strict=True))
+        return _at_places(given, vjp(value, present, cotangents), len(kept))
 
-        ctx.pushed = pushed
-        ctx.save_for_backward(*(tensors[i] for i in ctx.given))
-        ctx.save_for_forward(*(tensors[i] for i in ctx.given))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        by_given = vjp(ctx.pushed, ctx.saved_tensors, grads)
-        return (None, None, *_at_places(ctx.given, by_given, ctx.count))
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> tuple[Tensor, ...]:
-        return jvp_by_vjps(ctx.pushed, ctx.saved_tensors, [tangents[i] for i in ctx.given])
+    def push(self, kept: Some, tangents: Some) -> tuple[Tensor, ...]:
+        given, value = self._of_given(kept)
+        return jvp_by_vjps(value, [kept[i] for i in given], [tangents[i] for i in given])
 
 
-class _Factors(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(decomposition: Decomposition, tolerance: float | None, A: Tensor, B: Tensor | None) -> tuple[Tensor, ...]:
-        matrices = (A,) if B is None else (A, B)
-        return decomposition.decompose(None if compiling() else tolerance, *matrices)
+@dataclass(frozen=True)
+class _Factorise(Step):
+    """Matrices -> factors."""
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.decomposition, _, _, B = inputs
-        ctx.nothing = (None,) if B is None else ()
-        ctx.save_for_backward(*output)
-        ctx.save_for_forward(*output)
-        ctx.set_materialize_grads(False)
+    decomposition: Decomposition
+    tolerance: float | None
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        if all(g is None for g in grads):
-            return (None,) * (2 + _MATRICES)
-        return (None, None, *_pull(ctx.decomposition, ctx.saved_tensors, grads), *ctx.nothing)
+    def value(self, *matrices: Tensor) -> tuple[Tensor, ...]:
+        return self.decomposition.decompose(self.tolerance, *matrices)
 
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return y
 
-class _FactorsFunc(_Factors):
-    @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *directions: Tensor | None) -> tuple[Tensor, ...]:
-        factors, directions = ctx.saved_tensors, directions[: _MATRICES - len(ctx.nothing)]
-        pushed: tuple[Tensor, ...] = _Push.apply(ctx.decomposition, len(factors), *factors, *directions)
-        return pushed
+    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        return _pull(self.decomposition, kept, grads)
 
-    @staticmethod
-    def vmap(
-        info: Any, dims: Any, decomposition: Decomposition, tolerance: Any, A: Tensor, B: Tensor | None
-    ) -> tuple[Any, Any]:
-        (A,) = batched(info, dims[2:3], (A,))
-        if B is not None:
-            (B,) = batched(info, dims[3:], (B,))
-        out = _FactorsFunc.apply(decomposition, under_vmap(tolerance), A, B)
-        return out, (0,) * len(out)
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> tuple[Tensor, ...]:
+        return run(_Push(self.decomposition, len(kept)), *kept, *tangents)  # type: ignore[no-any-return]
+
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)

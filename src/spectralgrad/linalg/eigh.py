@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import compiling, is_constant, is_transformed, may_look
 from spectralgrad.errors import DtypeError, ShapeError
@@ -14,9 +13,9 @@ from spectralgrad.kernels import eigenpairs as eigenpairs_kernel
 from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
 from spectralgrad.validation import as_given, as_square, asymmetry_tolerance, require_hermitian, require_one_of
 
-from .autograd import Copy, call
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
-from .decomposition import Decomposition, Scales, Some, factorise
+from .decomposition import Decomposition, Scales, factorise
+from .node import Some, Step, added, run
 from .power.iteration import power_eigh
 from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
@@ -186,35 +185,27 @@ def _read(who: str, M: Tensor, UPLO: Triangle | None) -> tuple[Tensor, float | N
     if UPLO is None:
         return X, tolerance
     require_one_of(who, "UPLO", UPLO, (None, "L", "U"))
-    function = _FromTriangle if compiling() else _FromTriangleFunc
-    return call(function, X, UPLO == "U"), asymmetry_tolerance(M)
+    return run(_FromTriangle(UPLO == "U"), X), asymmetry_tolerance(M)
 
 
-class _FromTriangle(Function):  # twice, for torch.compile and for the rest: see autograd.py
+@dataclass(frozen=True)
+class _FromTriangle(Step):
     """The Hermitian matrix with a given triangle; its derivative is the identity, as if all of M had been read."""
 
-    @staticmethod
-    def forward(M: Tensor, upper: bool) -> Tensor:
-        strict = M.triu(1) if upper else M.tril(-1)
+    upper: bool
+
+    def value(self, M: Tensor) -> Tensor:
+        strict = M.triu(1) if self.upper else M.tril(-1)
         return strict + strict.mH + torch.diag_embed(M.diagonal(dim1=-2, dim2=-1).real).to(M.dtype)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        pass
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return ()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad, None
+    def pull(self, kept: Some, grads: Some, needed: Sequence[bool]) -> Some:
+        return grads
 
-
-class _FromTriangleFunc(_FromTriangle):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return call(Copy, tangent)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, upper: bool) -> tuple[Tensor, int]:
-        return _FromTriangleFunc.apply(M.movedim(dims[0], 0), upper), 0
+    def push(self, kept: Some, tangents: Some) -> Tensor:
+        return added(*tangents)
 
 
 def _broadcasts(shape: torch.Size, to: torch.Size) -> bool:

@@ -23,8 +23,9 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian, require_one_device
 
 from .choices import AUTO, for_generalized
-from .decomposition import Decomposition, Scales, Some, factorise
+from .decomposition import Decomposition, Scales, factorise
 from .eigh import Eigenpairs
+from .node import Some
 from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
 from .rules.base import seen

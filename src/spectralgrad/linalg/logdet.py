@@ -16,10 +16,10 @@ from spectralgrad.validation import as_square, is_checked
 from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
+from .number import NumberOfMatrix, evaluate_number
 from .precision import in_basis, matmul, sandwich
 from .scaling import are_finite, exponent, is_ordinary, shifted
 from .solvers import Solver, decompose, eigenvalues_alone
-from .trace import Trace, evaluate_trace
 
 __all__ = ["logdet"]
 
@@ -53,12 +53,12 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     X, tolerance = as_square("logdet", M)
     log.require_floor("logdet", X.dtype)
     choice = for_exact("logdet", solver)
-    value = evaluate_trace(_LogDet(replace(log, checked=is_checked(X, tolerance)), choice.solver), X, tolerance)
+    value = evaluate_number(_LogDet(replace(log, checked=is_checked(X, tolerance)), choice.solver), X, tolerance)
     return value if X is M else value.to(M.dtype)
 
 
 @dataclass(frozen=True)
-class _LogDet(Trace):
+class _LogDet(NumberOfMatrix):
     """Factors: eigenvalues (*B, n), and eigenvectors (*B, n, n), the handle."""
 
     log: Log
@@ -74,9 +74,9 @@ class _LogDet(Trace):
         if w is None:
             return super().constant(M, tolerance)
         self.log.evaluate("logdet", w, tolerance)
-        return self.trace((w,))
+        return self.number((w,))
 
-    def trace(self, factors: Factors) -> Tensor:
+    def number(self, factors: Factors) -> Tensor:
         w = factors[0]
         return self.log.f(self.log.clamp(w)[0]).sum(-1)
 

@@ -1,7 +1,7 @@
-"""A user's function f of a spectrum, as autograd Functions: what `spectral_map` and `singular_map` share.
+"""A user's function f of a spectrum, as nodes: what `spectral_map` and `singular_map` share.
 
 Unlike the fixed functions of calculus.py, f may depend on tensors of its own. So y = f(spectrum), and where those tensors
-need gradients the first divided differences L too, are computed outside the Functions below by ordinary operations,
+need gradients the first divided differences L too, are computed outside the nodes below by ordinary operations,
 through which autograd finds the way to them. A `Frame` says how y and L make a matrix:
 
     f(M)      = matrix(y)              diagonal: its adjoint, the cotangent of y
@@ -9,24 +9,19 @@ through which autograd finds the way to them. A `Frame` says how y and L make a 
 """
 
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, is_constant, is_transformed, readable
+from spectralgrad.context import compiling, differentiated_again, is_constant, is_transformed, readable
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
-from spectralgrad.validation import under_vmap
 
-from .autograd import Copy, Sum, batched, call, last
-from .calculus import AnyScale, Factors, first_derivative, second_derivative
+from .calculus import AnyScale, Factors, derivative
 from .elementwise import Elementwise, require_elementwise
-
-
-def _factors(*given: Tensor | None) -> Factors:
-    return tuple(x for x in given if x is not None)
+from .node import Some, Step, added, last, run
 
 
 @dataclass(frozen=True)
@@ -37,6 +32,7 @@ class Frame(AnyScale):
     function: Elementwise
 
     handle = 1
+    count: ClassVar[int]  # of factors
 
     @abstractmethod
     def factor(self, M: Tensor, tolerance: float | None) -> Factors:
@@ -77,14 +73,13 @@ class Frame(AnyScale):
 
 def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
     """f(M), differentiable twice by M and by what f closes over, and the spectrum."""
-    factors = call(_Factors if compiling() else _FactorsFunc, M, frame, tolerance)
+    factors = run(_Factorise(frame, tolerance), M)
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
     if tolerance is not None and not is_constant(M):
         require_elementwise(frame.who, frame.function, readable(spectrum), readable(y))
     L = frame.differences(spectrum) if spectrum.numel() and _has_tensors_of_its_own(y) else None
-    function = _Mapped if compiling() else _MappedFunc
-    return call(function, frame, y, L, *factors, *(None,) * (3 - len(factors))), spectrum
+    return run(_Combine(frame), y, L, *factors), spectrum
 
 
 def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float | None) -> Tensor:
@@ -118,103 +113,64 @@ def _has_tensors_of_its_own(y: Tensor) -> bool:
     return y.requires_grad or is_transformed(y) or torch.autograd.forward_ad.unpack_dual(y).tangent is not None
 
 
-class _Factors(Function):
+@dataclass(frozen=True)
+class _Factorise(Step):
     """M -> its factors, of which the handle carries M's differential (calculus.py)."""
 
-    @staticmethod
-    def forward(M: Tensor, frame: Frame, tolerance: float | None) -> Factors:
-        return frame.factor(M, None if compiling() else tolerance)
+    frame: Frame
+    tolerance: float | None
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Factors) -> None:
-        ctx.handle, ctx.count = inputs[1].handle, len(output)
-        ctx.mark_non_differentiable(*(x for i, x in enumerate(output) if i != ctx.handle))
-        ctx.set_materialize_grads(False)
+    def value(self, M: Tensor) -> Factors:
+        return self.frame.factor(M, self.tolerance)
 
-    @staticmethod
-    def backward(ctx: Any, *carried: Tensor | None) -> tuple[Tensor | None, None, None]:
-        return carried[ctx.handle], None, None
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return ()
 
+    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
+        return [factor for i, factor in enumerate(y) if i != self.frame.handle]
 
-class _FactorsFunc(_Factors):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor | None, ...]:
-        return tuple(call(Copy, tangent) if i == ctx.handle else None for i in range(ctx.count))
+    def pull(self, kept: Some, grads: Some, needed: Sequence[bool]) -> Some:
+        return (grads[self.frame.handle],)
 
-    @staticmethod
-    def vmap(info: Any, dims: Any, M: Tensor, frame: Frame, tolerance: Any) -> tuple[Any, Any]:
-        (M,) = batched(info, dims[:1], (M,))
-        out = _FactorsFunc.apply(M, frame, under_vmap(tolerance))
-        return out, (0,) * len(out)
+    def push(self, kept: Some, tangents: Some) -> Some:
+        return tuple(added(*tangents) if i == self.frame.handle else None for i in range(self.frame.count))
+
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)
 
 
-def _first(frame: Frame, E: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
-    if compiling():  # this is a backward then, and there is no compiled double backward
-        return _first_value(frame, E, L, factors)
-    return call(_MappedFirst, frame, E, L, *factors)  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class _Combine(Step):
+    """matrix(y) as a function of y, of the differences L that belong to it, and of the handle."""
 
+    frame: Frame
 
-def _first_value(frame: Frame, E: Tensor, L: Tensor | None, factors: Factors) -> Tensor:
-    return first_derivative(frame, factors, E) if L is None else frame.weigh(factors, L, E)
+    def value(self, y: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
+        return self.frame.matrix(factors, y)
 
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return x[1:]
 
-def _batched_some(info: Any, dims: tuple[int | None, ...], tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
-    """`batched` for tensors of which some are None."""
-    return [None if x is None else batched(info, (d,), (x,))[0] for x, d in zip(tensors, dims, strict=True)]
-
-
-class _Mapped(Function):
-    """matrix(y) as a function of the handle, of y and of the differences that belong to y."""
-
-    @staticmethod
-    def forward(frame: Frame, y: Tensor, L: Tensor | None, spectrum: Tensor, handle: Tensor, other: Tensor | None) -> Tensor:
-        # Each by name: dynamo cannot tell a forward with * from one that takes ctx.
-        return frame.matrix(_factors(spectrum, handle, other), y)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.frame, _, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None) -> tuple[Tensor | None, ...]:
-        if grad is None:
-            return (None,) * 6
-        L, *saved = ctx.saved_tensors  # once: activation checkpointing hands them out no more often
-        factors = _factors(*saved)
-        grads: list[Tensor | None] = [None] * 6
-        if ctx.needs_input_grad[3 + ctx.frame.handle]:
-            grads[3 + ctx.frame.handle] = _first(ctx.frame, grad, L, *factors)
+    def pull(self, kept: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (L, *factors), (grad,) = kept, grads
+        pulled: list[Tensor | None] = [None] * len(needed)
+        if needed[2 + self.frame.handle]:
+            pulled[2 + self.frame.handle] = derivative(self.frame, grad, *factors, L=L)
         if L is not None:
-            pair = _pair_value if compiling() else _Pair.apply
-            grads[1:3] = pair(ctx.frame, grad, L, *factors)
-        return tuple(grads)
+            pair = _Pair(self.frame)
+            pulled[:2] = run(pair, grad, L, *factors) if differentiated_again() else pair.value(grad, L, *factors)
+        return pulled
+
+    def push(self, kept: Any, tangents: Some) -> Tensor:
+        (L, *factors), (ty, tL, *along) = kept, tangents
+        through_M = along[self.frame.handle]
+        by_M = None if through_M is None else derivative(self.frame, through_M, *factors, L=L)
+        by_y = None if ty is None else run(self, ty, tL, *factors)  # linear in y, and in L with it
+        return by_M if by_y is None else by_y if by_M is None else added(by_M, by_y)  # type: ignore[return-value]
 
 
-class _MappedFunc(_Mapped):
-    @staticmethod
-    def jvp(ctx: Any, _: None, ty: Tensor | None, tL: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
-        L, *saved = ctx.saved_tensors
-        factors = _factors(*saved)
-        through_M = tangents[ctx.frame.handle]
-        total = None if through_M is None else _first(ctx.frame, through_M, L, *factors)
-        if ty is not None:
-            through_y = call(_MappedFunc, ctx.frame, ty, tL, *saved)  # linear in y, and in L with it
-            total = through_y if total is None else call(Sum, total, through_y)
-        return total
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor | None) -> tuple[Any, int]:
-        return _MappedFunc.apply(frame, *_batched_some(info, dims[1:], tensors)), 0
-
-
-def _pair_value(frame: Frame, G: Tensor, L: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
-    return frame.diagonal(factors, G), torch.zeros_like(L)
-
-
-class _Pair(Function):
+@dataclass(frozen=True)
+class _Pair(Step):
     """G -> the cotangents of (y, L): (diagonal(G), 0).
 
     The zero is there for what comes back. Let a tensor p of f have the cotangent t. The derivative by M of its gradient
@@ -222,79 +178,26 @@ class _Pair(Function):
     of the zero. No eigenvector has to be differentiated.
     """
 
-    @staticmethod
-    def forward(frame: Frame, G: Tensor, L: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
-        return _pair_value(frame, G, L, *factors)
+    frame: Frame
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.frame, G, _, *factors = inputs
-        ctx.save_for_backward(G, *factors)
-        ctx.save_for_forward(G, *factors)
-        ctx.set_materialize_grads(False)
+    def value(self, G: Tensor, L: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
+        return self.frame.diagonal(factors, G), torch.zeros_like(L)
 
-    @staticmethod
-    def backward(ctx: Any, u: Tensor | None, L: Tensor | None) -> tuple[Tensor | None, ...]:
-        G, *factors = ctx.saved_tensors
-        grads: list[Tensor | None] = [None] * (3 + len(factors))
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return x[0], *x[2:]
+
+    def pull(self, kept: Any, grads: Some, needed: Sequence[bool]) -> Some:
+        (G, *factors), (u, L) = kept, grads
+        pulled: list[Tensor | None] = [None] * len(needed)
         if u is not None:
-            grads[1] = last(ctx.frame.matrix(tuple(factors), u))
+            pulled[0] = last(self.frame.matrix(tuple(factors), u))
         if L is not None:
-            grads[3 + ctx.frame.handle] = last(ctx.frame.weigh(tuple(factors), L, G))
-        return tuple(grads)
+            pulled[2 + self.frame.handle] = last(self.frame.weigh(tuple(factors), L, G))
+        return pulled
 
-    @staticmethod
-    def jvp(ctx: Any, _: None, tG: Tensor | None, tL: Any, *tangents: Tensor | None) -> tuple[Tensor, Tensor]:
-        G, *factors = ctx.saved_tensors
-        frame, tM = ctx.frame, tangents[ctx.frame.handle]
-        zero = torch.zeros_like(G)
-        t_diagonal = frame.diagonal(tuple(factors), zero if tG is None else tG)
-        t_L = frame.products(tuple(factors), G, zero if tM is None else tM)
+    def push(self, kept: Any, tangents: Some) -> tuple[Tensor, Tensor]:
+        (G, *factors), (tG, _, *along) = kept, tangents
+        tM, zero = along[self.frame.handle], torch.zeros_like(G)
+        t_diagonal = self.frame.diagonal(tuple(factors), zero if tG is None else tG)
+        t_L = self.frame.products(tuple(factors), G, zero if tM is None else tM)
         return last(t_diagonal), last(t_L)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor) -> tuple[Any, Any]:
-        return _Pair.apply(frame, *batched(info, dims[1:], tensors)), (0, 0)
-
-
-class _MappedFirst(Function):
-    """D1[E] with the differences given, or derived from the spectrum where f has no tensors of its own."""
-
-    @staticmethod
-    def forward(frame: Frame, E: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
-        return _first_value(frame, E, L, factors)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.frame, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        E, L, *factors = ctx.saved_tensors
-        grads: list[Tensor | None] = [None] * (3 + len(factors))
-        if ctx.needs_input_grad[1]:
-            grads[1] = _first(ctx.frame, grad, L, *factors)
-        if ctx.needs_input_grad[2]:
-            grads[2] = last(ctx.frame.products(tuple(factors), E, grad))
-        if ctx.needs_input_grad[3 + ctx.frame.handle]:
-            grads[3 + ctx.frame.handle] = second_derivative(ctx.frame, E, grad, *factors)
-        return tuple(grads)
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tE: Tensor | None, tL: Tensor | None, *tangents: Tensor | None) -> Tensor | None:
-        E, L, *factors = ctx.saved_tensors
-        tM = tangents[ctx.frame.handle]
-        terms = []
-        if tE is not None:
-            terms.append(_first(ctx.frame, tE, L, *factors))
-        if tM is not None:
-            terms.append(second_derivative(ctx.frame, E, tM, *factors))
-        if tL is not None:
-            terms.append(last(ctx.frame.weigh(tuple(factors), tL, E)))
-        return sum(terms[1:], terms[0]) if terms else None
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, frame: Frame, *tensors: Tensor | None) -> tuple[Any, int]:
-        return _MappedFirst.apply(frame, *_batched_some(info, dims[1:], tensors)), 0

@@ -1,14 +1,14 @@
 """What scaling.py does as a step of a graph: in every derivative too, what overflows becomes the largest number."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, differentiated_again, in_batched_backward
+from spectralgrad.context import differentiated_again, in_batched_backward
 
-from .autograd import Sum, apply, call
+from .node import Some, Step, added, run
 from .precision import matmul
 from .scaling import bounded, exponent, largest_number, on_parts, shifted
 
@@ -20,32 +20,26 @@ _TWICE = 200  # bits between the slopes of second derivatives that are held and 
 
 def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     """x in another precision; here and in every derivative, what overflows becomes the largest number."""
-    if x.dtype == dtype:
-        return x
-    result: Tensor = apply(_Cast if compiling() else _CastFunc, x, dtype)
-    return result
+    return x if x.dtype == dtype else run(_Cast(x.dtype, dtype), x)
 
 
 def moved(x: Tensor, k: Tensor) -> Tensor:
     """`shifted`; in every derivative too, what overflows becomes the largest number."""
-    result: Tensor = apply(_Moved if compiling() else _MovedFunc, x, k)
-    return result
+    return run(_MOVE, x, k)  # type: ignore[no-any-return]
 
 
 def moved_first(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for what is given, whose gradient is a result: `moved_last`, where it is differentiated again."""
-    result: Tensor = apply(_Given if compiling() else _GivenFunc, x, k, most)
-    return result
+    """`moved` for an input; its gradient is scaled like an output, by `moved_last`, where it is differentiated again."""
+    return run(_MoveFirst(most), x, k)  # type: ignore[no-any-return]
 
 
 def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for a result; in derivatives k counts as less where slopes would be more than 2^most, so that sums of them
+    """`moved` for an output; in derivatives k counts as less where slopes would be more than 2^most, so that sums of them
     have room.
 
     They are shorter than they should be there, and of the right direction: of each matrix all entries are.
     """
-    function = _Near if compiling() else _NearFunc
-    near: Tensor = apply(function, held(x, _BITS - most), k, most)
+    near: Tensor = run(_MoveNear(most), held(x, _BITS - most), k)
     return (near - near.detach()) + moved(x.detach(), k)
 
 
@@ -55,166 +49,119 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
     Second derivatives multiply two such slopes: theirs are cut to 2^-200 times the largest number. In float32 an eighth of
     the bits, as it has an eighth of the exponents.
     """
-    result: Tensor = apply(_Held if compiling() else _HeldFunc, x, bits)
-    return result
+    return run(_Hold(bits), x)  # type: ignore[no-any-return]
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """a b for real a (*B, m, k), b (*B, k, n) of one batch; here and in every derivative what overflows is cut, last."""
-    result: Tensor = apply(_Product if compiling() else _ProductFunc, a, b)
-    return result
+    return run(_PRODUCT, a, b)  # type: ignore[no-any-return]
 
 
-class _Moved(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(x: Tensor, k: Tensor) -> Tensor:
+class _Move(Step):
+    """x 2^k."""
+
+    def value(self, x: Tensor, k: Tensor) -> Tensor:
         return shifted(x, k)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return x[1:]
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return moved(grad, *ctx.saved_tensors), None
+    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        return moved(grads[0], kept[0]), None
 
-
-class _MovedFunc(_Moved):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return moved(tangent, *ctx.saved_tensors)
+    def push(self, kept: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+        return moved(tangents[0], kept[0])
 
 
-class _Limited(Function):
-    """x 2^k, whose derivatives keep slopes to 2^most."""
+@dataclass(frozen=True)
+class _MoveFirst(_Move):
+    """x 2^k, whose gradient is scaled like an output."""
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[1])
-        ctx.save_for_forward(inputs[1])
-        ctx.most = inputs[2]
+    most: int
 
-
-class _Given(_Limited):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
-        return shifted(x, k)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (k,) = ctx.saved_tensors
-        again = differentiated_again() and not compiling()
-        return moved_last(grad, k, ctx.most) if again else moved(grad, k), None, None
+    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (k,), (g,) = kept, grads
+        return moved_last(g, k, self.most) if differentiated_again() else moved(g, k), None
 
 
-class _GivenFunc(_Given):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return moved(tangent, *ctx.saved_tensors)
-
-
-class _Near(_Limited):  # twice, for torch.compile and for the rest: see autograd.py
+@dataclass(frozen=True)
+class _MoveNear(_MoveFirst):
     """x 2^k with k of at most ``most``, whose gradients g 2^k are at most 2^most too."""
 
-    @staticmethod
-    def forward(x: Tensor, k: Tensor, most: int) -> Tensor:
-        return shifted(x, k.clamp(max=most))
+    def value(self, x: Tensor, k: Tensor) -> Tensor:
+        return shifted(x, k.clamp(max=self.most))
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        (k,) = ctx.saved_tensors
-        if not in_batched_backward(grad):  # where nothing can be scaled
-            size = grad.detach()
-            k = torch.minimum(k, ctx.most - exponent(size.unsqueeze(-1), size.ndim - k.ndim + 1).clamp(min=0))
-        return moved(grad, k.clamp(max=ctx.most)), None, None
+    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (k,), (g,) = kept, grads
+        if not in_batched_backward(g):  # where nothing can be scaled
+            size = g.detach()
+            k = torch.minimum(k, self.most - exponent(size.unsqueeze(-1), size.ndim - k.ndim + 1).clamp(min=0))
+        return moved(g, k.clamp(max=self.most)), None
 
-
-class _NearFunc(_Near):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        result: Tensor = apply(_NearFunc, tangent, *ctx.saved_tensors, ctx.most)
-        return result
+    def push(self, kept: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
+        return run(self, tangents[0], kept[0])  # type: ignore[no-any-return]
 
 
-class _Held(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(x: Tensor, bits: int) -> Tensor:
+@dataclass(frozen=True)
+class _Hold(Step):
+    """x, with a gradient that is cut."""
+
+    bits: int
+
+    def value(self, x: Tensor) -> Tensor:
         return x.clone()
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.bits = inputs[1]
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return ()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return held(bounded(grad, largest_number(grad) / 2 ** (ctx.bits * _SHARE[grad.real.dtype])), _TWICE), None
+    def pull(self, kept: Some, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (g,) = grads
+        return (held(bounded(g, largest_number(g) / 2 ** (self.bits * _SHARE[g.real.dtype])), _TWICE),)
 
-
-class _HeldFunc(_Held):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return held(tangent, ctx.bits)
+    def push(self, kept: Some, tangents: Sequence[Tensor]) -> Tensor:
+        return held(tangents[0], self.bits)
 
 
-class _Cast(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(x: Tensor, dtype: torch.dtype) -> Tensor:
+@dataclass(frozen=True)
+class _Cast(Step):
+    """x in another precision."""
+
+    given: torch.dtype
+    dtype: torch.dtype
+
+    def value(self, x: Tensor) -> Tensor:
         if x.is_complex():
-            return on_parts(lambda part: _Cast.forward(part, REAL_DTYPE[dtype]), x)
-        largest = torch.finfo(dtype).max
+            return on_parts(_Cast(REAL_DTYPE[self.given], REAL_DTYPE[self.dtype]).value, x)
+        largest = torch.finfo(self.dtype).max
         if largest >= largest_number(x):
-            return x.to(dtype)
-        return (x.clamp(-largest, largest) + (x - x)).to(dtype)  # NaN and Inf become NaN, as in `shifted`
+            return x.to(self.dtype)
+        return (x.clamp(-largest, largest) + (x - x)).to(self.dtype)  # NaN and Inf become NaN, as in `shifted`
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.given, ctx.dtype = inputs[0].dtype, inputs[1]
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return ()
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return cast(grad, ctx.given), None
+    def pull(self, kept: Some, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        return (cast(grads[0], self.given),)
 
-
-class _CastFunc(_Cast):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return cast(tangent, ctx.dtype)
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, int | None]:
-        return _CastFunc.apply(x, dtype), dims[0]
+    def push(self, kept: Some, tangents: Sequence[Tensor]) -> Tensor:
+        return cast(tangents[0], self.dtype)
 
 
-class _Product(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(a: Tensor, b: Tensor) -> Tensor:
+class _Product(Step):
+    """a b."""
+
+    def value(self, a: Tensor, b: Tensor) -> Tensor:
         p, q = exponent(a), exponent(b)
         return shifted(matmul(shifted(a, -p), shifted(b, -q)), p + q)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-        ctx.save_for_forward(*inputs)
+    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (a, b), (g,) = kept, grads
+        return product(g, b.mT), product(a.mT, g)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = ctx.saved_tensors
-        return product(grad, b.mT), product(a.mT, grad)
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> Tensor:
+        (a, b), (da, db) = kept, tangents
+        by_a = None if da is None else product(da, b)
+        return by_a if db is None else added(by_a, product(a, db))  # type: ignore[return-value]
 
 
-class _ProductFunc(_Product):
-    generate_vmap_rule = True
-
-    @staticmethod
-    def jvp(ctx: Any, da: Tensor, db: Tensor) -> Tensor:
-        a, b = ctx.saved_tensors
-        return call(Sum, product(da, b), product(a, db))  # type: ignore[no-any-return]
+_MOVE, _PRODUCT = _Move(), _Product()

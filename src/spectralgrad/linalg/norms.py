@@ -20,11 +20,11 @@ from spectralgrad.validation import adjoint, as_matrix, require_number
 from .calculus import Factors
 from .choices import AUTO
 from .elementary import Power
+from .number import NumberOfMatrix, evaluate_number
 from .precision import matmul
 from .scaling import bounded, exponent, shifted
 from .singular_map import join, split
 from .solvers import decompose_svd, singular_values_alone
-from .trace import Trace, evaluate_trace
 
 __all__ = ["nuclear_norm", "schatten_norm"]
 
@@ -82,12 +82,12 @@ def norm_of(who: str, A: Tensor, p: float) -> Tensor:
     """The Schatten norm (*B,) of ``A``, asked for by the public function ``who``."""
     X = as_matrix(who, A, square=False, name="A")
     tall = X if X.shape[-2] >= X.shape[-1] else adjoint(who, X)
-    norm = evaluate_trace(_Schatten(who, p), tall, 0.0 if checking(A) else None)
+    norm = evaluate_number(_Schatten(who, p), tall, 0.0 if checking(A) else None)
     return norm if X is A else norm.to(A.dtype)
 
 
 @dataclass(frozen=True)
-class _Schatten(Trace):
+class _Schatten(NumberOfMatrix):
     """Of a tall matrix. Factors: S (*B, n), U (*B, m, n), the handle, Vh (*B, n, n)."""
 
     who: str
@@ -99,9 +99,9 @@ class _Schatten(Trace):
 
     def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
         S = singular_values_alone(M, tolerance is not None)
-        return super().constant(M, tolerance) if S is None else self.trace((S, M))
+        return super().constant(M, tolerance) if S is None else self.number((S, M))
 
-    def trace(self, factors: Factors) -> Tensor:
+    def number(self, factors: Factors) -> Tensor:
         S, U, *_ = factors  # of U the rows alone
         if S.shape[-1] == 0:
             return S.sum(-1)

@@ -14,21 +14,17 @@ not unique, contribute nothing.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import (
     checking,
     compiling,
     has_memory,
     is_constant,
-    is_plain_backward,
     is_transformed,
     may_read,
     transforming,
@@ -40,10 +36,10 @@ from spectralgrad.kernels import small_svd
 from spectralgrad.validation import adjoint, as_matrix, require_finite
 
 from . import polar_3x3
-from .autograd import call, composed_gradients
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, for_polar, polar_way
 from .moves import cast, moved
+from .node import Shortcut, Some, run
 from .precision import hermitian_part, matmul
 from .products import NewtonSchulz
 from .products.iteration import UNCONVERGED, finest, frobenius_norm, norm_bound, product_dtype
@@ -162,25 +158,24 @@ def evaluate_polar(potential: BySVD, A: Tensor, check: bool) -> Tensor:
         return evaluate(potential, A, 0.0 if check else None)
     if is_constant(A):
         return potential.factors(A, False).Q
-    return call(_InKernel, A, potential)  # type: ignore[no-any-return]
+    return run(_InKernel(potential), A)  # type: ignore[no-any-return]
 
 
-class _InKernel(Function):
-    @staticmethod
-    def forward(ctx: Any, A: Tensor, potential: BySVD) -> Tensor:
-        factors = potential.factors(A, False)
-        ctx.potential = potential
-        ctx.save_for_backward(A, *factors)
-        return factors.Q
+class _InKernel(Shortcut):
+    def __init__(self, potential: BySVD) -> None:
+        self.potential = potential
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        A, *factors = ctx.saved_tensors
-        kernel = _derivative_kernel(A)
-        if kernel is not None and is_plain_backward(grad):
-            return kernel(small_svd.Polar(*factors), grad, rounding_unit(grad, ctx.potential.eps)), None
-        plain = partial(evaluate, ctx.potential, tolerance=None)
-        return *composed_gradients([True], plain, (A,), (grad,)), None
+    def value(self, A: Tensor) -> Tensor:
+        self.factors = self.potential.factors(A, False)
+        return self.factors.Q
+
+    def composition(self, A: Tensor) -> Tensor:
+        return evaluate(self.potential, A, None)
+
+    def pull_shortly(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        kernel = _derivative_kernel(kept[0])
+        assert kernel is not None
+        return (kernel(self.factors, grads[0], rounding_unit(grads[0], self.potential.eps)),)
 
 
 def polar_factors(

@@ -134,6 +134,8 @@ class _SingularBasis(Frame):
 
     solver: Solver
 
+    count = 3
+
     def factor(self, M: Tensor, tolerance: float | None) -> Factors:
         U, S, Vh = decompose_svd(self.who, M, self.solver, tolerance is not None)
         return S, U, Vh

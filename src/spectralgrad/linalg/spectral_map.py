@@ -87,6 +87,8 @@ class _Eigenbasis(Frame):
 
     solver: Solver
 
+    count = 2
+
     def factor(self, M: Tensor, tolerance: float | None) -> Factors:
         return decompose(self.who, M, self.solver, tolerance)
 

@@ -14,19 +14,18 @@ docs/svd.md.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import checking, compiling, in_batched_backward, is_constant, may_look
+from spectralgrad.context import checking, in_batched_backward, is_constant, may_look
 from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_given, as_matrix, require_flag
 
-from .autograd import batched, call
 from .choices import AUTO, ByRule, for_svd
-from .decomposition import Decomposition, Scales, Some, factorise
+from .decomposition import Decomposition, Scales, factorise
+from .node import Some, Step, run
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
@@ -218,26 +217,23 @@ def _completed(U: Tensor, A: Tensor) -> Tensor:
     """U (*B, m, k) with m - k more orthonormal columns, which are constants."""
     if U.shape[-2] == U.shape[-1]:
         return U
-    function = _Complement if compiling() else _ComplementFunc
-    return torch.cat([U, call(function, U, A)], -1)
+    return torch.cat([U, run(_Complement(), U, A)], -1)
 
 
-class _Complement(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    """Orthonormal columns (*B, m, m - k) beside those of U; no gradient may reach them."""
+@dataclass(frozen=True)
+class _Complement(Step):
+    """Orthonormal columns (*B, m, m - k) beside those of U (*B, m, k), for A (*B, m, n); no gradient may reach them."""
 
-    @staticmethod
-    def forward(U: Tensor, A: Tensor) -> Tensor:
+    def value(self, U: Tensor, A: Tensor) -> Tensor:
         complete: Tensor = torch.linalg.qr(U, mode="complete")[0]
         # Memory of its own: in `torch.func.linearize` forward mode refuses a view of what it has not seen.
         return complete[..., U.shape[-1] :].clone(memory_format=torch.contiguous_format)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.shape = inputs[1].shape
-        ctx.save_for_forward(output)
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return y[0], x[1]
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:
+    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
+        (grad,), A = grads, kept[1]
         if may_look(grad) and not in_batched_backward(grad):
             if bool(grad.any()):
                 raise OptionError(
@@ -245,16 +241,9 @@ class _Complement(Function):  # twice, for torch.compile and for the rest: see a
                     "reached them. Leave them out of the loss, or use full_matrices=False. The space that they span, as a "
                     "null space, has a gradient: of its projector, I - U @ U.mH or I - Vh.mH @ Vh with the reduced ones."
                 )
-            return None, grad.new_zeros(ctx.shape)
+            return None, grad.new_zeros(A.shape)
         reached = (grad != 0).any(-1, keepdim=True).any(-2, keepdim=True)
-        return None, grad.new_zeros(ctx.shape).masked_fill(reached, torch.nan)
+        return None, grad.new_zeros(A.shape).masked_fill(reached, torch.nan)
 
-
-class _ComplementFunc(_Complement):
-    @staticmethod
-    def jvp(ctx: Any, tU: Tensor | None, tA: Tensor | None) -> Tensor:
-        return torch.zeros_like(ctx.saved_tensors[0])
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, U: Tensor, A: Tensor) -> tuple[Tensor, int]:
-        return _ComplementFunc.apply(*batched(info, dims, (U, A))), 0
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> Tensor:
+        return torch.zeros_like(kept[0])

@@ -1,20 +1,18 @@
 """Power iteration with deflation from a random start: the papers' «PI»."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, is_plain_backward, transforming
+from spectralgrad.context import compiling, transforming
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
 from spectralgrad.validation import is_whole
 
-from ..autograd import call, composed_gradients
 from ..moves import moved
+from ..node import Shortcut, Some, run
 from ..precision import matmul
 from ..scaling import exponent
 
@@ -59,27 +57,25 @@ class PowerDeflation:
         start = torch.empty(H.shape, dtype=H.dtype, device=H.device).normal_(generator=self.generator)
         if compiling() or transforming() or not power.runs_on(H):
             return iterated(H, start, self.steps)
-        w, V = call(_Iterated, H, start, self.steps)
+        return run(_Iterated(self.steps, H.requires_grad and torch.is_grad_enabled()), H, start)  # type: ignore[no-any-return]
+
+
+class _Iterated(Shortcut):
+    """`iterated` in kernels."""
+
+    def __init__(self, steps: int, needed: bool) -> None:
+        self.steps, self.needed = steps, needed
+
+    def value(self, H: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        w, V, self.kept = power.iterate(H, start, self.steps, keep=self.needed)
         return w, V
 
+    def composition(self, H: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+        return iterated(H, start, self.steps)
 
-class _Iterated(Function):
-    """`iterated` in kernels. What autograd would look into is another way: its own composition, from the same start."""
-
-    @staticmethod
-    def forward(ctx: Any, H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        w, V, kept = power.iterate(H, start, steps, keep=ctx.needs_input_grad[0])
-        ctx.steps = steps
-        ctx.save_for_backward(H, start, *kept)
-        return w, V
-
-    @staticmethod
-    def backward(ctx: Any, gw: Tensor, gV: Tensor) -> tuple[Tensor | None, None, None]:
-        H, start, *kept = ctx.saved_tensors
-        if not is_plain_backward(gw, gV):
-            plain = partial(iterated, start=start, steps=ctx.steps)
-            return *composed_gradients(ctx.needs_input_grad[:1], plain, (H,), (gw, gV)), None, None
-        return power.retrace(H, power.Kept(*kept), gw, gV, ctx.steps), None, None
+    def pull_shortly(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        gw, gV = (torch.zeros_like(y) if g is None else g for g, y in zip(grads, (kept[0][..., 0], kept[0]), strict=True))
+        return power.retrace(kept[0], self.kept, gw, gV, self.steps), None
 
 
 def iterated(H: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:

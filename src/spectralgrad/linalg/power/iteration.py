@@ -15,20 +15,19 @@ that is saved. Where kernels/power.py runs, it does the quotients and the gradie
 for complex and large matrices, torch.func, torch.compile and second derivatives.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import compiling, is_plain_backward
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import power
-from spectralgrad.validation import is_whole, under_vmap
+from spectralgrad.validation import is_whole
 
-from ..autograd import batched, call, jvp_by_vjps, vjp
+from ..node import Some, Step, jvp_by_vjps, run, vjp
 from ..precision import hermitian_part, matmul
 from ..scalars import require_not_negative
 from ..solvers import Solver, decompose
@@ -94,8 +93,7 @@ def power_eigh(
     who: str, M: Tensor, rule: PowerIteration, solver: Solver, tolerance: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues (Rayleigh quotients) and eigenvectors, ascending, and which of them Alg. 1 kept (*B, n)."""
-    function = _PowerEigh if compiling() else _PowerEighFunc
-    w, V, kept = call(function, M, rule, solver, who, tolerance)
+    w, V, kept = run(_PowerEigh(rule, solver, who, tolerance), M)
     return w, V, kept
 
 
@@ -149,76 +147,62 @@ def kept_pairs(rule: PowerIteration, w: Tensor, rayleigh: Tensor) -> Tensor:
     return alive.long().cumprod(-1).bool() | first
 
 
-class _PowerEigh(Function):  # twice, for torch.compile and for the rest: see autograd.py
-    @staticmethod
-    def forward(
-        M: Tensor, rule: PowerIteration, solver: Solver, who: str, tolerance: float | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        w, V = decompose(who, M, solver, tolerance)
-        if tolerance is not None:
+@dataclass(frozen=True)
+class _PowerEigh(Step):
+    """M -> w, V, kept."""
+
+    rule: PowerIteration
+    solver: Solver
+    who: str
+    tolerance: float | None
+
+    def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rule, who = self.rule, self.who
+        w, V = decompose(who, M, self.solver, self.tolerance)
+        if self.tolerance is not None:
             require_not_negative(f"{who} with PowerIteration", w, "Alg. 1 is for covariances; take gradient=Lorentzian().")
         in_kernel = not compiling() and power.runs_on(V)
         rayleigh = power.quotients(M, V, _is_two_sided(rule)) if in_kernel else quotients(rule, M, w, V)
         kept = kept_pairs(rule, w.flip(-1), rayleigh.flip(-1)).flip(-1)
         return torch.where(kept, rayleigh, w), V, kept
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.rule = inputs[1]
-        w, V, kept = output
-        ctx.mark_non_differentiable(kept)
-        ctx.save_for_backward(w, V, kept)
-        ctx.save_for_forward(w, V, kept)
-        ctx.set_materialize_grads(False)
+    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
+        return y
 
-    @staticmethod
-    def backward(ctx: Any, gw: Tensor | None, gV: Tensor | None, _: None) -> tuple[Tensor | None, None, None, None, None]:
-        w, V, kept = ctx.saved_tensors
-        rule: PowerIteration = ctx.rule
-        given = [g for g in (gw, gV) if g is not None]
-        if given and is_plain_backward(*given) and power.runs_on(V):
-            return power.pullback(w, V, kept, gw, gV, rule.steps, _is_two_sided(rule)), None, None, None, None
-        return pullback(rule, w, V, kept, gw, gV), None, None, None, None
+    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
+        return y[2:]
 
+    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        (w, V, alive), (gw, gV, _) = kept, grads
+        if is_plain_backward(*(g for g in grads if g is not None)) and power.runs_on(V):
+            return (power.pullback(w, V, alive, gw, gV, self.rule.steps, _is_two_sided(self.rule)),)
+        return (pullback(self.rule, w, V, alive, gw, gV),)
 
-class _PowerEighFunc(_PowerEigh):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> tuple[Tensor, Tensor, None]:
-        return *_Pushed.apply(ctx.rule, *ctx.saved_tensors, tangent), None
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> Some:
+        return *run(_Pushed(self.rule), *kept, *tangents), None
 
-    @staticmethod
-    def vmap(
-        info: Any, dims: Any, M: Tensor, rule: PowerIteration, solver: Solver, who: str, tolerance: Any
-    ) -> tuple[Any, Any]:
-        (M,) = batched(info, dims[:1], (M,))
-        return _PowerEighFunc.apply(M, rule, solver, who, under_vmap(tolerance)), (0, 0, 0)
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)
 
 
-class _Pushed(Function):
-    """`_pushforward`, for use inside jvp: see `Copy` in autograd.py."""
+@dataclass(frozen=True)
+class _Pushed(Step):
+    """`_pushforward`, for use inside jvp: see node.py."""
 
-    generate_vmap_rule = True
+    rule: PowerIteration
 
-    @staticmethod
-    def forward(rule: PowerIteration, w: Tensor, V: Tensor, kept: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
-        return _pushforward(rule, w, V, kept, E)
+    def value(self, w: Tensor, V: Tensor, kept: Tensor, E: Tensor) -> tuple[Tensor, Tensor]:
+        return _pushforward(self.rule, w, V, kept, E)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.rule, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        w, V, alive, E = kept
+        cotangents = tuple(torch.zeros_like(x) if g is None else g for g, x in zip(grads, (w, V), strict=True))
+        by_w, by_V, by_E = vjp(_with_kept(self.rule, alive), (w, V, E), cotangents)
+        return by_w, by_V, None, by_E
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        w, V, kept, E = ctx.saved_tensors
-        by_w, by_V, by_E = vjp(_with_kept(ctx.rule, kept), (w, V, E), grads)
-        return None, by_w, by_V, None, by_E
-
-    @staticmethod
-    def jvp(ctx: Any, _: None, tw: Tensor | None, tV: Tensor | None, __: None, tE: Tensor | None) -> tuple[Tensor, ...]:
-        w, V, kept, E = ctx.saved_tensors
-        return jvp_by_vjps(_with_kept(ctx.rule, kept), (w, V, E), (tw, tV, tE))
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> tuple[Tensor, ...]:
+        (w, V, alive, E), (tw, tV, _, tE) = kept, tangents
+        return jvp_by_vjps(_with_kept(self.rule, alive), (w, V, E), (tw, tV, tE))
 
 
 def _with_kept(rule: PowerIteration, kept: Tensor) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
