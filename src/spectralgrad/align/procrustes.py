@@ -77,7 +77,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
 
 def nearest(who: str, A: Tensor, check: bool, *, special: bool, eps: float | None = None) -> Tensor:
     """`procrustes` of a matrix (*B, m, n), m >= n, that needs no checks but of its values; ``eps`` as in `BySVD`."""
-    return evaluate_polar(_Nearest(who, AUTO, rounding_unit(A, eps), special), A, check)
+    return evaluate_polar(_Nearest(who, AUTO, rounding_unit(A, eps), special, tolerance=0.0 if check else None), A)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A matrix function, its derivative and its second derivative as three nodes.
+"""A matrix function, its derivative and its second derivative as three steps.
 
 Both families of functions here are gradients of a scalar potential: V f(L) V^H of tr F(M), and the polar factor of the
 nuclear norm. So the derivative D1(M)[E] is its own adjoint and the second derivative D2(M)[E1, E2] is symmetric in all
@@ -17,7 +17,7 @@ Both derivatives are computed at scale 1 where they would overflow or underflow 
 potential says how it does so, in `at_scale_1`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
@@ -25,9 +25,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import compiling, differentiated_again, in_batched_backward, is_constant, may_read
+from spectralgrad.context import in_batched_backward, may_read
 
-from .node import Some, Step, last, run
+from .node import Some, Step, added, last, run, run_again
 from .precision import widest
 from .scaling import are_finite, bounded, exponent, is_ordinary, scaled_back, shifted
 
@@ -46,14 +46,28 @@ class AtScale1(NamedTuple):
     second: Tensor
 
 
-class Potential(ABC):
-    """A function with its two derivatives, all through one factorisation."""
+@dataclass(frozen=True, kw_only=True)
+class Potential(Step):
+    """A function with its two derivatives, all through one factorisation: the step from M to f(M), then the factors of M.
+
+    Args:
+        tolerance: as in `decompose`: None forbids looking at values.
+    """
+
+    tolerance: float | None = None
 
     handle: ClassVar[int]  # which factor carries the differential
+    count: ClassVar[int]  # of factors
+
+    kept_inputs, kept_outputs = slice(0), slice(1, None)
+
+    def __init_subclass__(cls) -> None:
+        if hasattr(cls, "count"):
+            cls.constants = tuple(1 + i for i in range(cls.count) if i != cls.handle)
 
     @abstractmethod
-    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        """f(M) followed by the factors of M. ``tolerance`` as in `decompose`: None forbids looking at values."""
+    def value(self, M: Tensor) -> tuple[Tensor, ...]:
+        """f(M) followed by the factors of M."""
 
     @abstractmethod
     def first(self, factors: Factors, E: Tensor) -> Tensor:
@@ -75,6 +89,19 @@ class Potential(ABC):
         """Whether `first` needs no help with scales: a kernel does all of it."""
         return False
 
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)
+
+    def pull(self, kept: Factors, grads: Some, needed: Sequence[bool]) -> Some:
+        grad, total = grads[0], grads[1 + self.handle]
+        if grad is not None:
+            through_value = derivative(self, grad, *kept)
+            total = through_value if total is None else bounded(total + through_value)
+        return (total,)
+
+    def push(self, kept: Factors, tangents: Sequence[Tensor]) -> Some:
+        return derivative(self, tangents[0], *kept), *carried(self, tangents[0])
+
     # Where f closes over tensors, the first differences L of f are an input of their own (mapped.py).
 
     def weigh(self, factors: Factors, L: Tensor, E: Tensor) -> Tensor:
@@ -86,6 +113,7 @@ class Potential(ABC):
         raise NotImplementedError
 
 
+@dataclass(frozen=True, kw_only=True)
 class AnyScale(Potential):
     """A potential that takes care of scales in `first` and `second` themselves; the last factor is a matrix."""
 
@@ -101,18 +129,19 @@ class AnyScale(Potential):
         return True
 
 
-def evaluate(potential: Potential, M: Tensor, tolerance: float | None) -> Tensor:
+def carried(potential: Potential, tangent: Tensor) -> Some:
+    """The tangents of the factors: the handle has that of M."""
+    return tuple(added(tangent) if i == potential.handle else None for i in range(potential.count))
+
+
+def evaluate(potential: Potential, M: Tensor) -> Tensor:
     """f(M), differentiable twice, in both modes."""
-    if is_constant(M):
-        return potential.value(M, tolerance)[0]
-    return run(_Value(potential, tolerance), M)[0]  # type: ignore[no-any-return]
+    return run(potential, M)[0]  # type: ignore[no-any-return]
 
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor, L: Tensor | None = None) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned. ``L``: see `Potential.weigh`."""
-    if differentiated_again():
-        return run(_First(potential), E, L, *factors)  # type: ignore[no-any-return]
-    return first_derivative(potential, factors, E) if L is None else potential.weigh(factors, L, E)
+    return run_again(_First(potential), E, L, *factors)  # type: ignore[no-any-return]
 
 
 def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
@@ -120,7 +149,7 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
 
     Second derivatives exist where they need no third derivative of f: not those by M alone.
     """
-    return run(_First(potential), E, None, *run(_Value(potential, None), M)[1:])  # type: ignore[no-any-return]
+    return run(_First(potential), E, None, *run(potential, M)[1:])  # type: ignore[no-any-return]
 
 
 def first_derivative(potential: Potential, factors: Factors, E: Tensor) -> Tensor:
@@ -159,46 +188,12 @@ def _second_derivative(potential: Potential, factors: Factors, E1: Tensor, E2: T
 
 def second_derivative(potential: Potential, E1: Tensor, E2: Tensor, *factors: Tensor) -> Tensor:
     """D2(M)[E1, E2], differentiable by the directions, in which it is linear."""
-    if compiling():
-        return _second_derivative(potential, factors, E1, E2)
-    return run(_Second(potential), E1, E2, *without_third(potential, factors))  # type: ignore[no-any-return]
+    return run_again(_Second(potential), E1, E2, *without_third(potential, factors))  # type: ignore[no-any-return]
 
 
 def without_third(potential: Potential, factors: Factors) -> Factors:
     """The factors of a matrix by which no further derivative is to be asked for."""
     return tuple(last(x) if i == potential.handle else x for i, x in enumerate(factors))
-
-
-@dataclass(frozen=True)
-class _Value(Step):
-    """M -> f(M) and its factors."""
-
-    potential: Potential
-    tolerance: float | None
-
-    def value(self, M: Tensor) -> tuple[Tensor, ...]:
-        return self.potential.value(M, self.tolerance)
-
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return y[1:]
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [f for i, f in enumerate(y[1:]) if i != self.potential.handle]
-
-    def pull(self, kept: Factors, grads: Some, needed: Sequence[bool]) -> Some:
-        grad, total = grads[0], grads[1 + self.potential.handle]
-        if grad is not None:
-            through_value = derivative(self.potential, grad, *kept)
-            total = through_value if total is None else bounded(total + through_value)
-        return (total,)
-
-    def push(self, kept: Factors, tangents: Sequence[Tensor]) -> Some:
-        (tangent,) = tangents
-        carried = (tangent.clone() if i == self.potential.handle else None for i in range(len(kept)))
-        return derivative(self.potential, tangent, *kept), *carried
-
-    def unchecked(self) -> Step:
-        return replace(self, tolerance=None)
 
 
 @dataclass(frozen=True)

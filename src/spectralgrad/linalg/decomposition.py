@@ -18,7 +18,7 @@ and of an ordinary size none of this is needed: then the pullback is used as it 
 often as asked.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,9 +26,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import differentiated_again, in_batched_backward, is_constant, may_read
+from spectralgrad.context import in_batched_backward, may_read
 
-from .node import Some, Step, jvp_by_vjps, run, vjp
+from .node import Some, Step, jvp_by_vjps, run, run_again, vjp
 from .scaling import exponent, is_ordinary, shifted
 
 
@@ -39,12 +39,17 @@ class Scales(NamedTuple):
     matrices: tuple[Tensor | None, ...]
 
 
-class Decomposition(ABC):
-    """Matrices -> factors, with the two derivatives at scale 1."""
+@dataclass(frozen=True, kw_only=True)
+class Decomposition(Step):
+    """Matrices -> factors, with the two derivatives at scale 1.
 
-    @abstractmethod
-    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
-        """The factors. ``tolerance`` as in `solvers.decompose`: None forbids looking at values."""
+    Args:
+        tolerance: as in `solvers.decompose`: None forbids looking at values.
+    """
+
+    tolerance: float | None = None
+
+    kept_inputs, kept_outputs = slice(0), slice(None)
 
     @abstractmethod
     def scales(self, factors: Sequence[Tensor]) -> Scales:
@@ -66,12 +71,16 @@ class Decomposition(ABC):
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
         """Derivatives of the factors; at least one of ``directions`` is not None."""
 
+    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        if _is_ordinary(self, kept, grads):
+            return self.pullback(kept, grads)
+        return run_again(_Pull(self, len(kept)), *kept, *grads)  # type: ignore[no-any-return]
 
-def factorise(decomposition: Decomposition, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, ...]:
-    """The factors, differentiable in both modes."""
-    if all(is_constant(x) for x in matrices):
-        return decomposition.decompose(tolerance, *matrices)
-    return run(_Factorise(decomposition, tolerance), *matrices)  # type: ignore[no-any-return]
+    def push(self, kept: Sequence[Tensor], tangents: Some) -> tuple[Tensor, ...]:
+        return run(_Push(self, len(kept)), *kept, *tangents)  # type: ignore[no-any-return]
+
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None)
 
 
 # At any scale.
@@ -148,14 +157,6 @@ def _is_ordinary(decomposition: Decomposition, factors: Sequence[Tensor], cotang
     return all(is_ordinary(o, o.ndim - batch) for o in decomposition.sizes(factors)) and all(
         is_ordinary(g, g.ndim) for g in given
     )
-
-
-def _pull(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
-    if _is_ordinary(decomposition, factors, cotangents):
-        return decomposition.pullback(factors, cotangents)
-    if not differentiated_again():
-        return _pull_scaled(decomposition, factors, cotangents)
-    return run(_Pull(decomposition, len(factors)), *factors, *cotangents)  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -255,26 +256,3 @@ class _Push(Step):
     def push(self, kept: Some, tangents: Some) -> tuple[Tensor, ...]:
         given, value = self._of_given(kept)
         return jvp_by_vjps(value, [kept[i] for i in given], [tangents[i] for i in given])
-
-
-@dataclass(frozen=True)
-class _Factorise(Step):
-    """Matrices -> factors."""
-
-    decomposition: Decomposition
-    tolerance: float | None
-
-    def value(self, *matrices: Tensor) -> tuple[Tensor, ...]:
-        return self.decomposition.decompose(self.tolerance, *matrices)
-
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return y
-
-    def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
-        return _pull(self.decomposition, kept, grads)
-
-    def push(self, kept: Sequence[Tensor], tangents: Some) -> tuple[Tensor, ...]:
-        return run(_Push(self.decomposition, len(kept)), *kept, *tangents)  # type: ignore[no-any-return]
-
-    def unchecked(self) -> Step:
-        return replace(self, tolerance=None)

@@ -14,7 +14,7 @@ from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
 from spectralgrad.validation import as_given, as_square, asymmetry_tolerance, require_hermitian, require_one_of
 
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
-from .decomposition import Decomposition, Scales, factorise
+from .decomposition import Decomposition, Scales
 from .node import Some, Step, added, run
 from .power.iteration import power_eigh
 from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
@@ -119,8 +119,7 @@ def eigenpairs(
         return *choice.power.iterate(H), None
     if choice.way == "power iteration":
         return power_eigh(who, M, choice.power, choice.solver, tolerance)
-    w, V = factorise(_Eigh(who, choice.rule, choice.solver, start), tolerance, M)
-    return w, V, None
+    return *run(_Eigh(who, choice.rule, choice.solver, start, tolerance=tolerance), M), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,9 +131,8 @@ class _Eigh(Decomposition):
     solver: Solver
     start: Tensor | None = None
 
-    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
-        (M,) = matrices
-        return decompose(self.who, M, self.solver, tolerance, self.start)
+    def value(self, M: Tensor) -> tuple[Tensor, Tensor]:
+        return decompose(self.who, M, self.solver, self.tolerance, self.start)
 
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         if not self.rule.scale_free:
@@ -198,8 +196,7 @@ class _FromTriangle(Step):
         strict = M.triu(1) if self.upper else M.tril(-1)
         return strict + strict.mH + torch.diag_embed(M.diagonal(dim1=-2, dim2=-1).real).to(M.dtype)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return ()
+    kept_inputs = slice(0)
 
     def pull(self, kept: Some, grads: Some, needed: Sequence[bool]) -> Some:
         return grads

@@ -12,12 +12,13 @@ from spectralgrad.context import compiling, has_memory, is_transformed
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import spectral
-from spectralgrad.validation import as_square, is_checked, is_number, is_whole
+from spectralgrad.validation import as_square, is_number, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .elementary import Exp, InverseFourthRoot, InverseSqrt, Log, Power, Sqrt
+from .node import Step
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
 from .scalars import CLAMPED, Scalar
@@ -37,15 +38,18 @@ class Spectral(Potential):
     start: Tensor | None = None  # a guess of V
     loewner: Tensor | None = None  # first differences, where they are known already
 
-    handle = 1
+    handle, count = 1, 2
 
-    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
-        w, V = decompose(self.who, M, self.solver, tolerance, self.start)
-        if tolerance is None and _in_kernel(V):
+    def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        w, V = decompose(self.who, M, self.solver, self.tolerance, self.start)
+        if self.tolerance is None and _in_kernel(V):
             return self._value_in_kernel(w, V), w, V
-        y = self.scalar.evaluate(self.who, w, tolerance)
+        y = self.scalar.evaluate(self.who, w, self.tolerance)
         Y = matmul(V * y.unsqueeze(-2), V.mH)
         return bounded(Y) if self.scalar.can_overflow else Y, w, V
+
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None, scalar=replace(self.scalar, checked=False))
 
     def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
         function = self.scalar.in_kernel()
@@ -98,8 +102,8 @@ def with_pullback(
 ) -> Evaluated:
     """f(M) and what its gradient needs, without an autograd graph: for use inside a Function. ``start``: a guess of V."""
     scalar = scalar if tolerance is None else replace(scalar, checked=True)
-    potential = Spectral(who, scalar, solver, start)
-    value, w, V = potential.value(M, tolerance)
+    potential = Spectral(who, scalar, solver, start, tolerance=tolerance)
+    value, w, V = potential.value(M)
     return Evaluated(value, partial(first_derivative, replace(potential, start=None), (w, V)), V)
 
 
@@ -126,11 +130,10 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
 def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:
     """V f(L) V^H of ``M`` the way its options ask for: the body of the public functions below, and of others."""
     X, tolerance = as_square(who, M)
-    checked = is_checked(X, tolerance)
     choice = for_function(who, X, gradient, solver, scalar)
     if choice.way == "exact":
-        scalar = replace(scalar, checked=True) if checked else scalar
-        Y = evaluate(Spectral(who, scalar, choice.solver), X, tolerance)
+        scalar = scalar if tolerance is None else replace(scalar, checked=True)
+        Y = evaluate(Spectral(who, scalar, choice.solver, tolerance=tolerance), X)
     elif choice.way == "products":
         if scalar.root == "inverse fourth root":
             Y = newton_inverse_fourth_root(who, X, choice.newton, tolerance)

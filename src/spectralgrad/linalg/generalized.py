@@ -23,9 +23,9 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.validation import as_given, as_matrix, asymmetry_tolerance, require_hermitian, require_one_device
 
 from .choices import AUTO, for_generalized
-from .decomposition import Decomposition, Scales, factorise
+from .decomposition import Decomposition, Scales
 from .eigh import Eigenpairs
-from .node import Some
+from .node import Some, run
 from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
 from .rules.base import seen
@@ -75,8 +75,7 @@ def generalized_eigh(A: Tensor, B: Tensor, *, gradient: Rule | None = None, solv
         raise ShapeError(
             f"`{who}`: the batches of `A` and `B` must broadcast, got {tuple(A.shape)} and {tuple(B.shape)}."
         ) from None
-    tolerance = asymmetry_tolerance(A)
-    w, V = factorise(_Generalized(who, choice.rule, choice.solver), tolerance, X, Y)
+    w, V = run(_Generalized(who, choice.rule, choice.solver, tolerance=asymmetry_tolerance(A)), X, Y)
     return Eigenpairs(as_given(w, A), as_given(V, A))
 
 
@@ -88,8 +87,8 @@ class _Generalized(Decomposition):
     rule: Rule
     solver: Solver
 
-    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor]:
-        A, B = matrices
+    def value(self, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        tolerance = self.tolerance
         if tolerance is not None and A.numel():  # here: the solvers would see neither as it was given
             for M, name in ((A, "A"), (B, "B")):
                 require_hermitian(self.who, M, hermitian_part(M), tolerance, name)

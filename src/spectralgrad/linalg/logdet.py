@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import may_read
-from spectralgrad.validation import as_square, is_checked
+from spectralgrad.validation import as_square
 
 from .calculus import Factors
 from .choices import AUTO, for_exact
 from .elementary import Log
+from .node import Step
 from .number import NumberOfMatrix, evaluate_number
 from .precision import in_basis, matmul, sandwich
 from .scaling import are_finite, exponent, is_ordinary, shifted
@@ -53,7 +54,7 @@ def logdet(M: Tensor, *, solver: Solver = AUTO, floor: float | None = None) -> T
     X, tolerance = as_square("logdet", M)
     log.require_floor("logdet", X.dtype)
     choice = for_exact("logdet", solver)
-    value = evaluate_number(_LogDet(replace(log, checked=is_checked(X, tolerance)), choice.solver), X, tolerance)
+    value = evaluate_number(_LogDet(replace(log, checked=tolerance is not None), choice.solver, tolerance=tolerance), X)
     return value if X is M else value.to(M.dtype)
 
 
@@ -64,16 +65,21 @@ class _LogDet(NumberOfMatrix):
     log: Log
     solver: Solver
 
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        w, V = decompose("logdet", M, self.solver, tolerance)
-        self.log.evaluate("logdet", w, tolerance)
+    count = 2
+
+    def factor(self, M: Tensor) -> Factors:
+        w, V = decompose("logdet", M, self.solver, self.tolerance)
+        self.log.evaluate("logdet", w, self.tolerance)
         return w, V
 
-    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
-        w = eigenvalues_alone(M, self.solver, tolerance)
+    def unchecked(self) -> Step:
+        return replace(self, tolerance=None, log=replace(self.log, checked=False))
+
+    def constant(self, M: Tensor) -> Tensor:
+        w = eigenvalues_alone(M, self.solver, self.tolerance)
         if w is None:
-            return super().constant(M, tolerance)
-        self.log.evaluate("logdet", w, tolerance)
+            return super().constant(M)
+        self.log.evaluate("logdet", w, self.tolerance)
         return self.number((w,))
 
     def number(self, factors: Factors) -> Tensor:

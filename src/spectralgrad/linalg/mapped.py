@@ -11,17 +11,17 @@ through which autograd finds the way to them. A `Frame` says how y and L make a 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from spectralgrad.context import compiling, differentiated_again, is_constant, is_transformed, readable
+from spectralgrad.context import compiling, is_constant, is_transformed, readable
 from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 
-from .calculus import AnyScale, Factors, derivative
+from .calculus import AnyScale, Factors, carried, derivative
 from .elementwise import Elementwise, require_elementwise
-from .node import Some, Step, added, last, run
+from .node import Some, Step, added, last, run, run_again
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,10 @@ class Frame(AnyScale):
     function: Elementwise
 
     handle = 1
-    count: ClassVar[int]  # of factors
 
     @abstractmethod
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        """The factors of M; None forbids looking at values."""
+    def factor(self, M: Tensor) -> Factors:
+        """The factors of M."""
 
     @abstractmethod
     def matrix(self, factors: Factors, y: Tensor) -> Tensor:
@@ -66,14 +65,14 @@ class Frame(AnyScale):
         """D1[E]."""
         return self.weigh(factors, self.differences(factors[0]), E)
 
-    def value(self, M: Tensor, tolerance: float | None) -> Factors:
-        factors = self.factor(M, tolerance)
-        return self.matrix(factors, applied(self.who, self.function, factors[0], tolerance)), *factors
+    def value(self, M: Tensor) -> Factors:
+        factors = self.factor(M)
+        return self.matrix(factors, applied(self.who, self.function, factors[0], self.tolerance)), *factors
 
 
-def mapped(frame: Frame, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor]:
+def mapped(frame: Frame, M: Tensor) -> tuple[Tensor, Tensor]:
     """f(M), differentiable twice by M and by what f closes over, and the spectrum."""
-    factors = run(_Factorise(frame, tolerance), M)
+    factors, tolerance = run(_Factorise(frame), M), frame.tolerance
     spectrum = factors[0]
     y = applied(frame.who, frame.function, spectrum, tolerance)
     if tolerance is not None and not is_constant(M):
@@ -118,25 +117,24 @@ class _Factorise(Step):
     """M -> its factors, of which the handle carries M's differential (calculus.py)."""
 
     frame: Frame
-    tolerance: float | None
+
+    kept_inputs = slice(0)
+
+    @property
+    def constants(self) -> tuple[int, ...]:  # type: ignore[override]
+        return tuple(i - 1 for i in self.frame.constants)
 
     def value(self, M: Tensor) -> Factors:
-        return self.frame.factor(M, self.tolerance)
-
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return ()
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [factor for i, factor in enumerate(y) if i != self.frame.handle]
+        return self.frame.factor(M)
 
     def pull(self, kept: Some, grads: Some, needed: Sequence[bool]) -> Some:
         return (grads[self.frame.handle],)
 
-    def push(self, kept: Some, tangents: Some) -> Some:
-        return tuple(added(*tangents) if i == self.frame.handle else None for i in range(self.frame.count))
+    def push(self, kept: Some, tangents: Sequence[Tensor]) -> Some:
+        return carried(self.frame, tangents[0])
 
     def unchecked(self) -> Step:
-        return replace(self, tolerance=None)
+        return replace(self, frame=self.frame.unchecked())  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,7 @@ class _Combine(Step):
     def value(self, y: Tensor, L: Tensor | None, *factors: Tensor) -> Tensor:
         return self.frame.matrix(factors, y)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return x[1:]
+    kept_inputs = slice(1, None)
 
     def pull(self, kept: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         (L, *factors), (grad,) = kept, grads
@@ -157,8 +154,7 @@ class _Combine(Step):
         if needed[2 + self.frame.handle]:
             pulled[2 + self.frame.handle] = derivative(self.frame, grad, *factors, L=L)
         if L is not None:
-            pair = _Pair(self.frame)
-            pulled[:2] = run(pair, grad, L, *factors) if differentiated_again() else pair.value(grad, L, *factors)
+            pulled[:2] = run_again(_Pair(self.frame), grad, L, *factors)
         return pulled
 
     def push(self, kept: Any, tangents: Some) -> Tensor:
@@ -183,11 +179,8 @@ class _Pair(Step):
     def value(self, G: Tensor, L: Tensor, *factors: Tensor) -> tuple[Tensor, Tensor]:
         return self.frame.diagonal(factors, G), torch.zeros_like(L)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return x[0], *x[2:]
-
     def pull(self, kept: Any, grads: Some, needed: Sequence[bool]) -> Some:
-        (G, *factors), (u, L) = kept, grads
+        (G, _, *factors), (u, L) = kept, grads
         pulled: list[Tensor | None] = [None] * len(needed)
         if u is not None:
             pulled[0] = last(self.frame.matrix(tuple(factors), u))
@@ -196,7 +189,7 @@ class _Pair(Step):
         return pulled
 
     def push(self, kept: Any, tangents: Some) -> tuple[Tensor, Tensor]:
-        (G, *factors), (tG, _, *along) = kept, tangents
+        (G, _, *factors), (tG, _, *along) = kept, tangents
         tM, zero = along[self.frame.handle], torch.zeros_like(G)
         t_diagonal = self.frame.diagonal(tuple(factors), zero if tG is None else tG)
         t_L = self.frame.products(tuple(factors), G, zero if tM is None else tM)

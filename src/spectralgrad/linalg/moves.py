@@ -63,8 +63,7 @@ class _Move(Step):
     def value(self, x: Tensor, k: Tensor) -> Tensor:
         return shifted(x, k)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return x[1:]
+    kept_inputs = slice(1, None)
 
     def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         return moved(grads[0], kept[0]), None
@@ -111,8 +110,7 @@ class _Hold(Step):
     def value(self, x: Tensor) -> Tensor:
         return x.clone()
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return ()
+    kept_inputs = slice(0)
 
     def pull(self, kept: Some, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         (g,) = grads
@@ -137,8 +135,7 @@ class _Cast(Step):
             return x.to(self.dtype)
         return (x.clamp(-largest, largest) + (x - x)).to(self.dtype)  # NaN and Inf become NaN, as in `shifted`
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return ()
+    kept_inputs = slice(0)
 
     def pull(self, kept: Some, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         return (cast(grads[0], self.given),)

@@ -10,13 +10,21 @@ is done there, and in a `pull` that is differentiated again, is therefore done b
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from spectralgrad.context import compiling, in_torch_func, is_forced, is_plain_backward, unwrapped_if_dead, without_hooks
+from spectralgrad.context import (
+    compiling,
+    in_torch_func,
+    is_plain_backward,
+    readable,
+    transforming,
+    unwrapped_if_dead,
+    without_hooks,
+)
 
 Some = Sequence[Tensor | None]
 _SLOTS = 6  # tensors that a step may take under torch.compile
@@ -25,17 +33,14 @@ _SLOTS = 6  # tensors that a step may take under torch.compile
 class Step(ABC):
     """What one node does, for tensors of any leading shape. A tensor that is not there is None, going in and coming back."""
 
+    # What `pull` and `push` get as ``kept``: these inputs, then these outputs.
+    kept_inputs: ClassVar[slice] = slice(None)
+    kept_outputs: ClassVar[slice] = slice(0)
+    constants: ClassVar[tuple[int, ...]] = ()  # which outputs carry no derivative
+
     @abstractmethod
     def value(self, *x: Any) -> Any:
         """The outputs y: a tensor or a tuple of them."""
-
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        """The tensors that `pull` and `push` need, among inputs and outputs."""
-        return x
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The outputs that carry no derivative."""
-        return ()
 
     @abstractmethod
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
@@ -51,7 +56,7 @@ class Step(ABC):
 
 
 def run(step: Step, *x: Tensor | None) -> Any:
-    """The value of ``step``, differentiable as it says; less the 60 us for which torch's `apply` inspects ``forward``."""
+    """The value of ``step``, differentiable as it says."""
     if compiling():
         if in_torch_func():
             raise NotImplementedError(
@@ -60,9 +65,17 @@ def run(step: Step, *x: Tensor | None) -> Any:
             )
         return _Compiled.apply(step, len(x), *x, *(None,) * (_SLOTS - len(x)))
     if in_torch_func():
-        return _Node.apply(step, *x)
-    # Outside torch.compile and torch.func's transforms all that `apply` does is that inspection and this call.
+        looks = all(each is None or readable(each) is not None for each in x)
+        return _Node.apply(step if looks else step.unchecked(), *x)
+    if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in x)) and not transforming():
+        return step.value(*x)
+    # All that `apply` does here is this call, after 60 us in which it inspects the signature of `forward`.
     return super(Function, _Node).apply(step, *x)
+
+
+def run_again(step: Step, *x: Tensor | None) -> Any:
+    """`run` for use inside `pull` and `push`: a plain value under torch.compile, which has no double backward."""
+    return step.value(*x) if compiling() else run(step, *x)
 
 
 class _Node(Function):
@@ -74,11 +87,11 @@ class _Node(Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.step, *x = inputs
         y = output if isinstance(output, tuple) else (output,)
-        kept = ctx.step.keep(x, y)
+        kept = (*x[ctx.step.kept_inputs], *y[ctx.step.kept_outputs])
         ctx.save_for_backward(*kept)
         ctx.save_for_forward(*kept)
-        if constants := ctx.step.constants(y):
-            ctx.mark_non_differentiable(*constants)
+        if ctx.step.constants:
+            ctx.mark_non_differentiable(*(y[i] for i in ctx.step.constants))
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -93,8 +106,7 @@ class _Node(Function):
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, ...], step: Step, *x: Tensor | None) -> tuple[Any, Any]:
-        inner = step if is_forced() else step.unchecked()
-        y = run(inner, *batched(info.batch_size, dims[1:], x))
+        y = run(step, *batched(info.batch_size, dims[1:], x))
         return y, (0,) * len(y) if isinstance(y, tuple) else 0
 
 
@@ -135,8 +147,7 @@ class _Add(Step):
         first, *others = [each for each in x if each is not None]
         return first + others[0] if others else first.clone()
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return ()
+    kept_inputs = slice(0)
 
     def pull(self, kept: Some, grads: Any, needed: Sequence[bool]) -> Some:
         return tuple(grads[0] if need else None for need in needed)
@@ -220,8 +231,8 @@ def composed_gradients(
 class Shortcut(Step):
     """A shorter way to the value of a composition of torch's operations, and back: by a kernel, or in fewer passes.
 
-    What looks into the backward pass gets that of the composition. For places where nothing transforms; `keep` begins with
-    the inputs. What else the way back needs may stay with the step, which is made for one call.
+    What looks into the backward pass gets that of the composition. For places where nothing transforms.
+    What else the way back needs may stay with the step, which is made for one call. `kept` begins with the inputs.
     """
 
     @abstractmethod

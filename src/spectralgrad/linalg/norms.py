@@ -82,7 +82,7 @@ def norm_of(who: str, A: Tensor, p: float) -> Tensor:
     """The Schatten norm (*B,) of ``A``, asked for by the public function ``who``."""
     X = as_matrix(who, A, square=False, name="A")
     tall = X if X.shape[-2] >= X.shape[-1] else adjoint(who, X)
-    norm = evaluate_number(_Schatten(who, p), tall, 0.0 if checking(A) else None)
+    norm = evaluate_number(_Schatten(who, p, tolerance=0.0 if checking(A) else None), tall)
     return norm if X is A else norm.to(A.dtype)
 
 
@@ -93,13 +93,15 @@ class _Schatten(NumberOfMatrix):
     who: str
     p: float
 
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        U, S, Vh = decompose_svd(self.who, M, AUTO, tolerance is not None)
+    count = 3
+
+    def factor(self, M: Tensor) -> Factors:
+        U, S, Vh = decompose_svd(self.who, M, AUTO, self.tolerance is not None)
         return S, U, Vh
 
-    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
-        S = singular_values_alone(M, tolerance is not None)
-        return super().constant(M, tolerance) if S is None else self.number((S, M))
+    def constant(self, M: Tensor) -> Tensor:
+        S = singular_values_alone(M, self.tolerance is not None)
+        return super().constant(M) if S is None else self.number((S, M))
 
     def number(self, factors: Factors) -> Tensor:
         S, U, *_ = factors  # of U the rows alone

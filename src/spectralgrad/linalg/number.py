@@ -11,35 +11,36 @@ A derivative of D1 by M would be a third one: it is refused.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from spectralgrad.context import differentiated_again, is_constant
+from spectralgrad.context import is_constant
 
-from .calculus import AnyScale, Factors, derivative, without_third
-from .node import Some, Step, run
+from .calculus import AnyScale, Factors, carried, derivative, without_third
+from .node import Some, Step, run, run_again
 from .scaling import bounded, exponent, shifted
 
 
+@dataclass(frozen=True, kw_only=True)
 class NumberOfMatrix(AnyScale):
     """t(M) with its gradient f(M) and the derivative of that, through one factorisation."""
 
-    handle = 1  # which factor carries the differential
+    handle = 1
 
     @abstractmethod
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        """Two or three factors of M; a tolerance of None forbids looking at values."""
+    def factor(self, M: Tensor) -> Factors:
+        """Two or three factors of M."""
 
     @abstractmethod
     def number(self, factors: Factors) -> Tensor:
         """t(M), real (*B,)."""
 
-    def constant(self, M: Tensor, tolerance: float | None) -> Tensor:
+    def constant(self, M: Tensor) -> Tensor:
         """t(M) where no derivative is asked for, which may take less."""
-        return self.number(self.factor(M, tolerance))
+        return self.number(self.factor(M))
 
     @abstractmethod
     def gradient(self, factors: Factors) -> Tensor:
@@ -49,24 +50,28 @@ class NumberOfMatrix(AnyScale):
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         """D1(M)[E], its own adjoint."""
 
-    def value(self, M: Tensor, tolerance: float | None) -> Factors:
-        factors = self.factor(M, tolerance)
-        return self.gradient(factors), *factors
+    def value(self, M: Tensor) -> Factors:
+        factors = self.factor(M)
+        return self.number(factors), *factors
+
+    def pull(self, kept: Factors, grads: Some, needed: Sequence[bool]) -> Some:
+        grad, total = grads[0], grads[1 + self.handle]
+        if grad is not None:
+            through_value = _times(grad, run_again(_Gradient(self), *kept))
+            total = through_value if total is None else bounded(total + through_value)
+        return (total,)
+
+    def push(self, kept: Factors, tangents: Sequence[Tensor]) -> Some:
+        return run(_Inner(self), tangents[0], *kept), *carried(self, tangents[0])
 
     def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         """Nobody gets it: `_derivative` ends in an error on its way to M."""
         return torch.zeros_like(E1)
 
 
-def evaluate_number(of: NumberOfMatrix, M: Tensor, tolerance: float | None) -> Tensor:
+def evaluate_number(of: NumberOfMatrix, M: Tensor) -> Tensor:
     """t(M) (*B,), differentiable twice, in both modes."""
-    if is_constant(M):
-        return of.constant(M, tolerance)
-    return run(_Number(of, tolerance), M)[0]  # type: ignore[no-any-return]
-
-
-def _gradient(of: NumberOfMatrix, factors: Factors) -> Tensor:
-    return run(_Gradient(of), *factors) if differentiated_again() else of.gradient(factors)
+    return of.constant(M) if is_constant(M) else run(of, M)[0]
 
 
 def _derivative(of: NumberOfMatrix, E: Tensor, factors: Factors) -> Tensor:
@@ -88,38 +93,6 @@ def _inner(T: Tensor, E: Tensor) -> Tensor:
 
 def _only(handle: int, x: Tensor | None, count: int) -> list[Tensor | None]:
     return [x if i == handle else None for i in range(count)]
-
-
-@dataclass(frozen=True)
-class _Number(Step):
-    """M -> t(M) and the factors of M."""
-
-    of: NumberOfMatrix
-    tolerance: float | None
-
-    def value(self, M: Tensor) -> Factors:
-        factors = self.of.factor(M, self.tolerance)
-        return self.of.number(factors), *factors
-
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return y[1:]
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [factor for i, factor in enumerate(y[1:]) if i != self.of.handle]
-
-    def pull(self, kept: Factors, grads: Some, needed: Sequence[bool]) -> Some:
-        grad, total = grads[0], grads[1 + self.of.handle]
-        if grad is not None:
-            through_value = _times(grad, _gradient(self.of, kept))
-            total = through_value if total is None else bounded(total + through_value)
-        return (total,)
-
-    def push(self, kept: Factors, tangents: Sequence[Tensor]) -> Some:
-        (tangent,) = tangents
-        return run(_Inner(self.of), tangent, *kept), *_only(self.of.handle, tangent.clone(), len(kept))
-
-    def unchecked(self) -> Step:
-        return replace(self, tolerance=None)
 
 
 @dataclass(frozen=True)
@@ -149,14 +122,14 @@ class _Inner(Step):
 
     def pull(self, kept: Any, grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         (E, *factors), (grad,) = kept, grads
-        by_E = _times(grad, _gradient(self.of, factors)) if needed[0] else None
+        by_E = _times(grad, run_again(_Gradient(self.of), *factors)) if needed[0] else None
         by_M = _times(grad, _derivative(self.of, E, factors)) if needed[1 + self.of.handle] else None
         return by_E, *_only(self.of.handle, by_M, len(factors))
 
     def push(self, kept: Any, tangents: Any) -> Tensor:
         (E, *factors), (tE, *along) = kept, tangents
         tM = along[self.of.handle]
-        terms = [] if tE is None else [_inner(_gradient(self.of, factors), tE)]
+        terms = [] if tE is None else [_inner(run_again(_Gradient(self.of), *factors), tE)]
         if tM is not None:
             terms.append(_inner(_derivative(self.of, E, factors), tM))
         return sum(terms[1:], terms[0])

@@ -59,7 +59,7 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
         return pinv(adjoint("pinv", A), rtol=rtol).mH
     real = torch.finfo(X.dtype)
     relative = max(X.shape[-2] * real.eps if rtol is None else rtol, real.tiny**_SMALLEST)
-    P = evaluate(_Pinv(relative), X, 0.0 if checking(A) else None).mH
+    P = evaluate(_Pinv(relative, tolerance=0.0 if checking(A) else None), X).mH
     return P if X is A else P.to(A.dtype)
 
 
@@ -70,10 +70,10 @@ class _Pinv(AnyScale):
 
     rtol: float
 
-    handle = 0
+    handle, count = 0, 4
 
-    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        U, S, Vh = decompose_svd("pinv", A, AUTO, tolerance is not None)
+    def value(self, A: Tensor) -> tuple[Tensor, ...]:
+        U, S, Vh = decompose_svd("pinv", A, AUTO, self.tolerance is not None)
         if S.shape[-1] == 0:
             return A.clone(), A.clone(), U, S, Vh
         scale = exponent(S, 1)

@@ -24,7 +24,6 @@ from spectralgrad.context import (
     checking,
     compiling,
     has_memory,
-    is_constant,
     is_transformed,
     may_read,
     transforming,
@@ -56,7 +55,7 @@ __all__ = ["BySVD", "polar"]
 class _Polar(Potential):
     """The two derivatives, given H and the means to solve with it. Factors: Q, which is the handle, then H's."""
 
-    handle = 0
+    handle, count = 0, 3
 
     def size(self, factors: Factors) -> Tensor:
         Q, second = factors[:2]  # S (*B, n), or H (*B, n, n)
@@ -113,8 +112,8 @@ class BySVD(_Polar):
     solver: Solver
     eps: float | None = None  # what rounding is relative to; None: that of the dtype
 
-    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
-        Q, S, V = self.factors(A, tolerance is not None)
+    def value(self, A: Tensor) -> tuple[Tensor, ...]:
+        Q, S, V = self.factors(A, self.tolerance is not None)
         return Q, Q.clone(), S, V
 
     def factors(self, A: Tensor, check: bool) -> small_svd.Polar:
@@ -152,12 +151,10 @@ class BySVD(_Polar):
         return matmul(V * S.unsqueeze(-2), V.mH)
 
 
-def evaluate_polar(potential: BySVD, A: Tensor, check: bool) -> Tensor:
+def evaluate_polar(potential: BySVD, A: Tensor) -> Tensor:
     """`evaluate`; where a kernel takes the derivative, a node without what other ways need, if nothing looks into it."""
-    if check or transforming() or _derivative_kernel(A) is None:
-        return evaluate(potential, A, 0.0 if check else None)
-    if is_constant(A):
-        return potential.factors(A, False).Q
+    if potential.tolerance is not None or transforming() or _derivative_kernel(A) is None:
+        return evaluate(potential, A)
     return run(_InKernel(potential), A)  # type: ignore[no-any-return]
 
 
@@ -170,7 +167,7 @@ class _InKernel(Shortcut):
         return self.factors.Q
 
     def composition(self, A: Tensor) -> Tensor:
-        return evaluate(self.potential, A, None)
+        return evaluate(self.potential, A)
 
     def pull_shortly(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         kernel = _derivative_kernel(kept[0])
@@ -240,17 +237,17 @@ class _ByNewton(_Polar):
     solver: NewtonSchulz
     eps: float  # of the dtype that A was given in
 
-    def value(self, A: Tensor, tolerance: float | None) -> tuple[Tensor, ...]:
+    def value(self, A: Tensor) -> tuple[Tensor, ...]:
         if A.numel() == 0:
             gram = matmul(A.mH, A)
             return A.clone(), A.clone(), gram, gram.clone()
-        if tolerance is not None:
+        if self.tolerance is not None:
             require_finite("polar", A, "A")
         stop = self.solver.tolerance(A, self.eps)
         norm = norm_bound(A)
         Q, P, residual = newton_polar(A / norm, self.eps, stop)
         failed = ~(residual <= max(UNCONVERGED, 2 * stop * A.shape[-1] ** 0.5))
-        if tolerance is not None and bool(failed.any()):
+        if self.tolerance is not None and bool(failed.any()):
             raise DefinitenessError(
                 f"`polar`: Newton-Schulz needs `A` of full rank, but {int(failed.sum())} of {residual.numel()} "
                 f"matrices did not converge (residual {float(residual.max()):.2g}). Use the default solver."
@@ -303,7 +300,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":
-        Q = evaluate_polar(BySVD("polar", choice.solver), X, check)
+        Q = evaluate_polar(BySVD("polar", choice.solver, tolerance=0.0 if check else None), X)
     elif choice.way == "products":
         Q = _by_products(X, choice.newton, check)
     else:
@@ -314,11 +311,11 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
 
 def _by_products(A: Tensor, newton: NewtonSchulz, check: bool) -> Tensor:
     if newton.steps is None:
-        by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps))
+        by_newton = _ByNewton(newton, float(torch.finfo(A.dtype).eps), tolerance=0.0 if check else None)
         X = cast(A, product_dtype(A))
         k = exponent(X)
         X = X if may_read(X) and are_ordinary(X, k) else moved(X, -k)  # the polar factor does not scale
-        return cast(evaluate(by_newton, X, 0.0 if check else None), A.dtype)
+        return cast(evaluate(by_newton, X), A.dtype)
     if check and not is_transformed(A):
         require_finite("polar", A.detach(), "A")
     Q = A / frobenius_norm(A) if A.numel() else A

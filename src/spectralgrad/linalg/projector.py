@@ -67,12 +67,12 @@ class _Projector(Potential):
     rule: Rule
     solver: Solver
 
-    handle = 1
+    handle, count = 1, 2
 
-    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
-        w, V = decompose("projector", M, self.solver, tolerance)
-        if tolerance is not None:
-            _require_energy(self.cut, w, tolerance)
+    def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        w, V = decompose("projector", M, self.solver, self.tolerance)
+        if self.tolerance is not None:
+            _require_energy(self.cut, w, self.tolerance)
         return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
@@ -175,7 +175,7 @@ def projector(
     cut = Cut(n - rank if smallest and rank is not None else rank, energy)
     choice = for_eigenpairs("projector", gradient, solver)
     if choice.way == "rule" and through == "projector":
-        P = evaluate(_Projector(cut, choice.rule, choice.solver), X, tolerance)
+        P = evaluate(_Projector(cut, choice.rule, choice.solver, tolerance=tolerance), X)
     else:
         P = _through_pairs(X, cut, choice, tolerance)
     if smallest:

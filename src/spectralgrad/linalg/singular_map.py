@@ -73,7 +73,7 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
         return singular_map(adjoint("singular_map", A), f, solver=solver).mH
     tolerance = 0.0 if checking(A) else None
     function = Elementwise(function=f)
-    Y, S = mapped(_SingularBasis("singular_map", function, choice.solver), X, tolerance)
+    Y, S = mapped(_SingularBasis("singular_map", function, choice.solver, tolerance=tolerance), X)
     if tolerance is not None and not is_transformed(Y):
         _require_odd(function, S.detach())
     return Y if X is A else Y.to(A.dtype)
@@ -136,8 +136,8 @@ class _SingularBasis(Frame):
 
     count = 3
 
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        U, S, Vh = decompose_svd(self.who, M, self.solver, tolerance is not None)
+    def factor(self, M: Tensor) -> Factors:
+        U, S, Vh = decompose_svd(self.who, M, self.solver, self.tolerance is not None)
         return S, U, Vh
 
     def matrix(self, factors: Factors, y: Tensor) -> Tensor:

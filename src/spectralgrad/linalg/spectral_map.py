@@ -68,7 +68,7 @@ def spectral_map(
     choice = for_function("spectral_map", X, gradient, solver, function)
     assert choice.way != "products"  # refused: f is no root
     if choice.way == "exact":
-        Y, _ = mapped(_Eigenbasis("spectral_map", function, choice.solver), X, tolerance)
+        Y, _ = mapped(_Eigenbasis("spectral_map", function, choice.solver, tolerance=tolerance), X)
     else:
         Y = _through_pairs(X, function, choice, tolerance)
     return Y if X is M else Y.to(M.dtype)
@@ -89,8 +89,8 @@ class _Eigenbasis(Frame):
 
     count = 2
 
-    def factor(self, M: Tensor, tolerance: float | None) -> Factors:
-        return decompose(self.who, M, self.solver, tolerance)
+    def factor(self, M: Tensor) -> Factors:
+        return decompose(self.who, M, self.solver, self.tolerance)
 
     def matrix(self, factors: Factors, y: Tensor) -> Tensor:
         V = factors[1]

@@ -24,7 +24,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_given, as_matrix, require_flag
 
 from .choices import AUTO, ByRule, for_svd
-from .decomposition import Decomposition, Scales, factorise
+from .decomposition import Decomposition, Scales
 from .node import Some, Step, run
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
@@ -107,8 +107,7 @@ def svdvals(A: Tensor, *, solver: Solver = AUTO) -> Tensor:
 
 def singular_triplets(who: str, A: Tensor, choice: ByRule, check: bool) -> tuple[Tensor, Tensor, Tensor]:
     """U, S, Vh with the rule's gradient, of an ``A`` (*B, m, n) that can be decomposed."""
-    U, S, Vh = factorise(_Svd(who, choice.rule, choice.solver), 0.0 if check else None, A)
-    return U, S, Vh
+    return run(_Svd(who, choice.rule, choice.solver, tolerance=0.0 if check else None), A)  # type: ignore[no-any-return]
 
 
 def reciprocal_sums(S: Tensor, eps: float | None = None) -> Tensor:
@@ -153,8 +152,8 @@ class _Svd(Decomposition):
     rule: Rule
     solver: Solver
 
-    def decompose(self, tolerance: float | None, *matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return decompose_svd(self.who, matrices[0], self.solver, tolerance is not None)
+    def value(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return decompose_svd(self.who, A, self.solver, self.tolerance is not None)
 
     def scales(self, factors: Sequence[Tensor]) -> Scales:
         k = exponent(factors[1], 1)
@@ -229,11 +228,10 @@ class _Complement(Step):
         # Memory of its own: in `torch.func.linearize` forward mode refuses a view of what it has not seen.
         return complete[..., U.shape[-1] :].clone(memory_format=torch.contiguous_format)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return y[0], x[1]
+    kept_inputs, kept_outputs = slice(1, None), slice(None)
 
     def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
-        (grad,), A = grads, kept[1]
+        (grad,), A = grads, kept[0]
         if may_look(grad) and not in_batched_backward(grad):
             if bool(grad.any()):
                 raise OptionError(
@@ -246,4 +244,4 @@ class _Complement(Step):
         return None, grad.new_zeros(A.shape).masked_fill(reached, torch.nan)
 
     def push(self, kept: Sequence[Tensor], tangents: Some) -> Tensor:
-        return torch.zeros_like(kept[0])
+        return torch.zeros_like(kept[1])

@@ -27,7 +27,7 @@ _STEP = 32  # scales differ by multiples of this, or not at all: matrices that a
 
 def function_of(X: Tensor, scalar: Scalar) -> Tensor:
     """f(X), exact at ties, twice differentiable."""
-    return evaluate(Spectral("spd", scalar, AUTO), X, None)
+    return evaluate(Spectral("spd", scalar, AUTO), X)
 
 
 def sqrt(X: Tensor) -> Tensor:

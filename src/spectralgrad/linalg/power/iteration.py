@@ -166,11 +166,8 @@ class _PowerEigh(Step):
         kept = kept_pairs(rule, w.flip(-1), rayleigh.flip(-1)).flip(-1)
         return torch.where(kept, rayleigh, w), V, kept
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return y
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return y[2:]
+    kept_inputs, kept_outputs = slice(0), slice(None)
+    constants = (2,)
 
     def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
         (w, V, alive), (gw, gV, _) = kept, grads

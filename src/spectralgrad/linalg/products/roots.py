@@ -150,10 +150,10 @@ class _Root(Potential):
     lower: float  # eigenvalues from here on, relative to the norm, are reached
     refine: bool = False  # whether the residual of a square root is brought down to rounding
 
-    handle = 0
+    handle, count = 0, 2
 
-    def value(self, M: Tensor, tolerance: float | None) -> tuple[Tensor, Tensor, Tensor]:
-        H = hermitian_part(M)
+    def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        H, tolerance = hermitian_part(M), self.tolerance
         if M.numel() == 0:
             return H, H.clone(), H.clone()
         if tolerance is not None:
@@ -256,8 +256,8 @@ def newton_root(
         reach = _REACH_INVERSE if inverse else _REACH if wide == M.dtype else _REACH_WIDE
         # Products that are more precise than the matrix have digits to spare; a tolerance asks for fewer.
         refine = not inverse and lower is None and wide == M.dtype and solver.tol is None
-        root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower, refine)
-        return cast(_at_scale_1(lambda X: evaluate(root, X, tolerance), cast(M, wide), 2, -1 if inverse else 1), M.dtype)
+        root = _Root(who, inverse, solver, eps, reach * eps if lower is None else lower, refine, tolerance=tolerance)
+        return cast(_at_scale_1(lambda X: evaluate(root, X), cast(M, wide), 2, -1 if inverse else 1), M.dtype)
     H = hermitian_part(M)
     if tolerance is not None and M.numel() and not is_transformed(M):
         require_hermitian(who, M.detach(), H.detach(), tolerance)
