@@ -74,11 +74,11 @@ def test_the_same_bits_whatever_the_batch_the_place_and_the_threads(n: int, dtyp
         assert same_bits(alone.w, w[some])
         assert same_bits(alone.V, V[some])
         assert same_bits(native.eigvalsh(M[some])[0], values[some])
-    many = M.repeat(math.ceil(2e6 / (native._work(n) * len(M))) + 1, 1, 1)
+    many = M.repeat(math.ceil(2e6 / (native.work(n) * len(M))) + 1, 1, 1)
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        assert team.threads(len(many) * native._work(n)) in (1, 3)
+        assert team.threads(len(many) * native.work(n)) in (1, 3)
         shared = native.eigh(many)
     finally:
         torch.set_num_threads(threads)

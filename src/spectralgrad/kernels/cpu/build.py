@@ -48,7 +48,7 @@ def is_current(library: Path) -> bool:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether the end of a file is there, if it is an ELF file: the system would map one that was cut, and die in the hole."""
+    """Whether a file has its end, if it is an ELF file: the system would map one that was cut, and die in the hole."""
     size = library.stat().st_size
     with library.open("rb") as file:
         header = file.read(64)

@@ -43,7 +43,7 @@ def eigh(M: Tensor) -> Found:
     n = M.shape[-1]
     w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
     batch = M.numel() // (n * n)
-    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, threads(batch * _work(n)))
+    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, threads(batch * work(n)))
     return Found(w, V.mT, status)
 
 
@@ -53,10 +53,10 @@ def eigvalsh(M: Tensor) -> tuple[Tensor, int]:
     n = M.shape[-1]
     w = M.new_empty(M.shape[:-1])
     batch = M.numel() // (n * n)
-    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), None, batch, threads(batch * _work(n)))
+    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), None, batch, threads(batch * work(n)))
     return w, status
 
 
-def _work(n: int) -> int:
+def work(n: int) -> int:
     """Products of numbers, about."""
     return n * n * (n + 8)

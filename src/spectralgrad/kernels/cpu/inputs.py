@@ -11,7 +11,7 @@ from .load import Functions
 
 
 def takes(x: Tensor, functions: Functions) -> bool:
-    """Whether there is a kernel for ``x``, a dense tensor on the CPU with entries and memory of its own that nothing traces."""
+    """Whether there is a kernel for ``x``: dense, on the CPU, with entries and memory of its own, traced by nothing."""
     return (
         x.dtype in functions
         and type(x) in (Tensor, Parameter)

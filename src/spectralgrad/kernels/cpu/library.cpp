@@ -107,3 +107,35 @@ EXPORT void spectralgrad_team(void* start, void* asks) {
         return run(V ? EIGH : EIGVALSH, is_double, call, B, threads);                                                     \
     }
 FOR_BOTH(EIGH_)
+
+// in: V, w, gV, gw or null, K or null, each (B, n, n) or (B, n) -> M (B, n, n). layout: 1 if V lies in columns, 4 if gV does.
+// rule: as in pullback.h; free: whether K is free of scale.
+#define PULLBACK_(name, is_double)                                                                                         \
+    EXPORT int spectralgrad_pullback_##name(int n, const void* V, const void* w, const void* gV, const void* gw,          \
+                                            const void* K, void* M, int64_t B, int layout, int rule, int free,            \
+                                            double number, double close, double noise, int threads) {                     \
+        const Call call = {n, free, rule, layout, {V, w, gV, gw, K}, {M}, {number, close, noise}};                        \
+        return run(PULLBACK, is_double, call, B, threads);                                                                \
+    }
+FOR_BOTH(PULLBACK_)
+
+// V, w, f(w) or null -> f(M), and how many eigenvalues are zero to rounding is added to `clamped` unless it is null. kind and
+// border: as in functions.h, 8 more if there is a floor. layout: 1 if V lies in columns.
+#define VALUE_(name, is_double)                                                                                            \
+    EXPORT int spectralgrad_value_##name(int n, const void* V, const void* w, const void* given, void* out, void* clamped, \
+                                         int64_t B, int layout, int kind, int border, double alpha, double floor,          \
+                                         int threads) {                                                                    \
+        const Call call = {n, border, kind, layout, {V, w, given}, {out, clamped}, {alpha, floor}};                        \
+        return run(VALUE, is_double, call, B, threads);                                                                    \
+    }
+FOR_BOTH(VALUE_)
+
+// V, w, G, F or null -> the derivative of f in the direction G, which is that of a loss if G is its gradient by f(M).
+#define DERIVATIVE_(name, is_double)                                                                                       \
+    EXPORT int spectralgrad_derivative_##name(int n, const void* V, const void* w, const void* G, const void* given,       \
+                                              void* out, int64_t B, int layout, int kind, int border, double alpha,        \
+                                              double floor, int threads) {                                                 \
+        const Call call = {n, border, kind, layout, {V, w, G, given}, {out}, {alpha, floor}};                              \
+        return run(DERIVATIVE, is_double, call, B, threads);                                                               \
+    }
+FOR_BOTH(DERIVATIVE_)
