@@ -4,14 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo help test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
+.PHONY: demo help native test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
 .DELETE_ON_ERROR:
 
-demo: .make/test
+demo: .make/test native
 	$(BIN)/spectralgrad demo
 
 help:
 	@echo "make demo      what a user sees first: methods x d on digits, three minutes, a page"
+	@echo "make native    the kernels for the CPU again, after a change of their sources; needs a C++ compiler"
 	@echo "make test      lint, types, all tests but the slow ones"
 	@echo "make test-all  the slow tests too"
 	@echo "make test-gpu  tests on a GPU, with PYTHON= as it is; RECORD=FILE keeps the record"
@@ -29,11 +30,19 @@ help:
 # Bytecode is kept, whatever the environment says: without it every worker and every child compiles all files again.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-test: .make/test lint
+test: .make/test native lint
 	$(PYTEST) -m "not slow"
 
-test-all: .make/test lint
+test-all: .make/test native lint
 	$(PYTEST)
+
+# The library of native kernels beside its sources: installing makes it, this makes it again where they are newer. Without a
+# compiler there is none, or an old one that nobody loads, and plain torch does that work.
+CPU := src/spectralgrad/kernels/cpu
+native: .make/native
+.make/native: .make/test $(wildcard $(CPU)/*.h $(CPU)/*.cpp) $(CPU)/build.py
+	$(BIN)/python $(CPU)/build.py || echo "going on without"
+	touch $@
 
 # With the Python it is given, and nothing installed: a machine with a GPU may be offline. RECORD=FILE keeps the record.
 test-gpu:

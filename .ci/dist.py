@@ -22,8 +22,9 @@ from lock import ROOT, installed
 
 WORK = ROOT / ".make" / "dist"
 DIST = ROOT / "dist"
-ARCHIVE = re.compile(r"spectralgrad(_lab)?-[^-]+(-py3-none-any\.whl|\.tar\.gz)")
+ARCHIVE = re.compile(r"spectralgrad(_lab)?-[^-]+(-py3-none-\w+\.whl|\.tar\.gz)")
 ADDED = {"PKG-INFO", ".gitignore"}  # by hatchling, to an sdist
+LIBRARY = re.compile(r"spectralgrad/kernels/cpu/native\.\w+")  # of native kernels, compiled for a wheel
 
 
 class Refused(Exception):
@@ -97,7 +98,7 @@ def compare(archive: Path, package: Package, tracked: set[str]) -> None:
     source, inside = package.wanted(tracked)
     found = files_of(archive)
     if archive.suffix == ".whl":
-        found = {path for path in found if ".dist-info/" not in path}
+        found = {path for path in found if ".dist-info/" not in path and not LIBRARY.fullmatch(path)}
         missing, strange = inside - found, found - inside
     else:
         missing, strange = source - found, {p for p in found if f"{package.folder}{p}" not in tracked} - ADDED

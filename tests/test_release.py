@@ -83,7 +83,8 @@ def test_an_index_gets_absolute_links() -> None:
 
 
 @pytest.mark.parametrize("package", dist.PACKAGES, ids=lambda package: package.name)
-def test_archives_hold_what_they_should(package, tmp_path: Path) -> None:
+def test_archives_hold_what_they_should(package, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPECTRALGRAD_NATIVE", "0")
     root = str(ROOT / package.folder)
     for kind in ("sdist", "wheel"):
         builder = getattr(import_module(f"hatchling.builders.{kind}"), f"{kind.capitalize()}Builder")
@@ -91,6 +92,37 @@ def test_archives_hold_what_they_should(package, tmp_path: Path) -> None:
         dist.compare(Path(archive), package, known())
         assert f"{package.name}-{sg.__version__}" in archive
         assert dist.ARCHIVE.fullmatch(Path(archive).name)
+
+
+def wheel_of_the_library(folder: Path) -> str:
+    builder = import_module("hatchling.builders.wheel").WheelBuilder(str(ROOT))
+    (wheel,) = builder.build(directory=str(folder), versions=["standard"])
+    return str(wheel)
+
+
+def test_a_wheel_with_native_kernels_is_of_a_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "native.so"
+    library.write_bytes(b"\x7fELF GLIBC_2.5 GLIBC_2.29 GLIBC_2.4")
+    monkeypatch.setenv("SPECTRALGRAD_NATIVE", str(library))
+    monkeypatch.setenv("SPECTRALGRAD_PLATFORM", "macosx_11_0_arm64")
+    wheel = wheel_of_the_library(tmp_path)
+    assert wheel.endswith("-py3-none-macosx_11_0_arm64.whl")
+    assert dist.ARCHIVE.fullmatch(Path(wheel).name)
+    with zipfile.ZipFile(wheel) as held:
+        assert held.read("spectralgrad/kernels/cpu/native.so") == library.read_bytes()
+        (tags,) = (held.read(name) for name in held.namelist() if name.endswith("/WHEEL"))
+    assert b"Root-Is-Purelib: false" in tags
+    dist.compare(Path(wheel), dist.PACKAGES[0], known())
+    build = load("src/spectralgrad/kernels/cpu/build.py")
+    if sys.platform == "linux":
+        assert "manylinux_2_29_" in build.platform_of(library)
+
+
+def test_without_a_compiler_a_wheel_is_of_any_platform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPECTRALGRAD_NATIVE", raising=False)
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert wheel_of_the_library(tmp_path).endswith("-py3-none-any.whl")
 
 
 TRACKED = {"src/spectralgrad/a.py", "tests/t.py", "lab/src/spectralgrad_lab/b.py"}

@@ -1,0 +1,62 @@
+"""Eigenpairs of real symmetric matrices on the CPU, one matrix a lane of a vector; see eigh.h and small_eigh.h.
+
+The plain-torch twin is torch.linalg.eigh.
+"""
+
+from ctypes import c_int, c_int64, c_void_p
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..buffers import contiguous
+from .inputs import takes
+from .load import functions
+from .team import threads
+
+_EIGH = functions("eigh", c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int)
+LARGEST = 128
+
+# Bits of a status: what a kernel says of the matrices that it has seen. The names are those of table.h.
+NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY = 1, 2, 4, 8
+
+
+class Found(NamedTuple):
+    """Eigenpairs, and what was seen on the way."""
+
+    w: Tensor  # (*B, n), ascending
+    V: Tensor  # (*B, n, n), in columns in memory too, as torch.linalg.eigh leaves them
+    status: int
+
+
+def runs_on(M: Tensor) -> bool:
+    """Whether the kernels take matrices (*B, n, n) like ``M``."""
+    return takes(M, _EIGH) and M.shape[-1] <= LARGEST
+
+
+def eigh(M: Tensor) -> Found:
+    """Eigenvalues and eigenvectors of the symmetric part of ``M`` (*B, n, n); autograd sees nothing of it.
+
+    A matrix with NaN or Inf gives NaN, and so does one that has not converged. The others get what they get alone.
+    """
+    M = contiguous(M)
+    n = M.shape[-1]
+    w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
+    batch = M.numel() // (n * n)
+    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, threads(batch * work(n)))
+    return Found(w, V.mT, status)
+
+
+def eigvalsh(M: Tensor) -> tuple[Tensor, int]:
+    """Eigenvalues alone, (*B, n), and the status."""
+    M = contiguous(M)
+    n = M.shape[-1]
+    w = M.new_empty(M.shape[:-1])
+    batch = M.numel() // (n * n)
+    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), None, batch, threads(batch * work(n)))
+    return w, status
+
+
+def work(n: int) -> int:
+    """Products of numbers, about."""
+    return n * n * (n + 8)

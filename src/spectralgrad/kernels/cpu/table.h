@@ -1,0 +1,31 @@
+// What the kernels of one instruction set are called by.
+
+#pragma once
+#include <stdint.h>
+
+// What a kernel says of the matrices it has seen; several together are added up.
+enum Status {
+    NOT_FINITE = 1,      // NaN or Inf came in: such a matrix gives NaN
+    NOT_SYMMETRIC = 2,   // an entry differs from the one across the diagonal: what counts is the symmetric part
+    NOT_CONVERGED = 4,   // gives NaN
+    NO_MEMORY = 8,       // nothing was computed
+};
+
+enum Kernel { EIGH, EIGVALSH, PULLBACK, VALUE, DERIVATIVE, KERNELS };
+
+struct Call {
+    int n, m;            // columns and rows
+    int kind;            // of a rule or a function
+    int layout;          // bit i: input i lies in columns
+    const void* in[6];
+    void* out[4];
+    double number[6];
+};
+
+// Computes matrices first, ..., last - 1 of a batch. Returns a status.
+typedef int (*Work)(const Call&, int64_t first, int64_t last);
+
+struct Table {
+    int bytes;                  // of a vector
+    Work work[KERNELS][2];      // for float and double
+};
