@@ -42,8 +42,16 @@ ELSEWHERE = {
         "lab/tests/data/test_folder.py": "decoding processes that are killed",
     }
 }
+NATIVE = ("eigh", "functions", "pullback")  # modules of spectralgrad.kernels.cpu
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
+
+
+@pytest.fixture
+def without_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the library of native kernels for the CPU is not there, or SPECTRALGRAD_CPU is off."""
+    for name in NATIVE:
+        monkeypatch.setattr(f"spectralgrad.kernels.cpu.{name}.takes", lambda *_: False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

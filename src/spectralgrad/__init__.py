@@ -8,7 +8,6 @@ from spectralgrad import diagnostics, errors, nn, orthogonal, spd
 from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
-from spectralgrad.linalg.choices import Auto
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
 from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, powm, sqrtm
@@ -22,7 +21,7 @@ from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, Taylor
 from spectralgrad.linalg.singular_map import singular_map
-from spectralgrad.linalg.solvers import SVD, Jacobi, Lapack, Solver
+from spectralgrad.linalg.solvers import SVD, Auto, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
 from spectralgrad.linalg.svd import svd, svdvals
 from spectralgrad.validation import checks

@@ -18,8 +18,8 @@ What each question answers where a function of ours is called (-: as without it;
 
 (1) yes, unless x requires a gradient; (2) with create_graph alone. `checks(True)` makes `checking` say yes on CUDA, and
 `readable` look into vmap; `checks(False)` makes `checking` say no. A value is *checked* where a check may wait for it and
-end in an error; it is *read* where that costs nothing, to take a shorter way. A kernel may be launched on x where
-`has_memory(x)` and not `tracing()`.
+end in an error; it is *read* where that costs nothing, to take a shorter way. `may_launch(x)` is `has_memory(x)` where
+nobody records, torch.jit.trace included.
 
 `torch.compiler.assume_constant_result` imports `torch._dynamo` to set one attribute, and that import takes ten times as
 long as all of this library. So the attribute is set here. It has carried this meaning since torch 2.0; a test compares it
@@ -59,6 +59,7 @@ PRIVATE = dict.fromkeys(
         "_C._functorch.unwrap_if_dead",
         "_C._get_dispatch_mode",
         "_C._get_fp32_precision_getter",
+        "_C._get_tracing_state",
         "_C._has_storage",
         "_C._len_torch_dispatch_stack",
         "_assert",
@@ -244,6 +245,13 @@ def has_memory(x: Tensor) -> bool:
     """Whether ``x`` has entries at an address: not a fake one, nor one that stands for others, in torch.func and where
     torch.autograd.grad takes several gradients at once."""
     return type(x) in (Tensor, Parameter) and x.numel() > 0 and torch._C._has_storage(x)
+
+
+def may_launch(x: Tensor) -> bool:
+    """Whether a kernel of ours may work on ``x`` unseen: it has memory, and nobody records what is done to it."""
+    if compiling() or recording() or torch._C._get_tracing_state() is not None:
+        return False
+    return has_memory(x)
 
 
 def checking(x: Tensor) -> bool:

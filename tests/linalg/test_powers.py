@@ -115,6 +115,7 @@ def test_powers_far_from_one_do_not_lose_digits_to_the_exponent(alpha: float, sc
 
 @real
 @pytest.mark.parametrize("alpha", [-3.0, -2.0, -1.0, -0.75, -1 / 3])
+@pytest.mark.usefixtures("without_native")  # it has its own formulas
 def test_powers_show_the_old_formula(alpha: float, dtype: torch.dtype) -> None:
     with old_formulas():
         assert power_error(alpha, spectrum(dtype)) > LIMIT
@@ -136,6 +137,7 @@ def test_powers_with_a_floor(w: list[float], floor: float, alpha: float, dtype: 
     assert power_error(alpha, torch.tensor(w, dtype=dtype), floor) <= LIMIT
 
 
+@pytest.mark.usefixtures("without_native")  # it has its own formulas
 def test_floors_show_the_old_formula() -> None:
     with old_formulas():
         assert power_error(-1.0, torch.tensor([0.0, 1.0, 400.0]), 1e-5) * cases.eps(torch.float32) > 0.5
@@ -143,6 +145,7 @@ def test_floors_show_the_old_formula() -> None:
 
 
 @real
+@pytest.mark.usefixtures("without_native")  # it has its own formulas
 def test_the_figures_of_the_issue(dtype: torch.dtype) -> None:
     """diag(400, 1, 0), diag(1e5, .01), condition 1e6 at -1 and -2; in float64 (1, 1e-15)."""
     assert power_error(-1.0, torch.tensor([1e-6, 1.0], dtype=dtype)) <= LIMIT

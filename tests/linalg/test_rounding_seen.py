@@ -99,6 +99,7 @@ def test_eigenvectors(of, gap: float, dtype: torch.dtype, rule: sg.Rule | None) 
 
 @each_dtype
 @pytest.mark.parametrize("of", [of_svd, of_eigh, of_pencil])
+@pytest.mark.usefixtures("without_native")
 def test_control(of, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """Without it the same losses are wrong."""
     for module in ("eigh", "svd", "generalized"):

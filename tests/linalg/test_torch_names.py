@@ -82,6 +82,7 @@ def test_values_alone_at_ties_and_zero() -> None:
     assert sg.svdvals(torch.zeros(2, 3, 0)).shape == (2, 0)
 
 
+@pytest.mark.usefixtures("without_native")
 @every_dtype
 def test_values_alone_need_no_vectors(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nobody asks for a gradient, on a CPU, and the batch is not spread over threads."""

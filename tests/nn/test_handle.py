@@ -187,6 +187,7 @@ def test_conversion_finds_batch_norms_and_not_handles() -> None:
 @pytest.mark.filterwarnings("ignore")  # the tracer's own
 @pytest.mark.parametrize("name", ["zca", "pca", "running whitening"])
 @pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.usefixtures("without_native")  # a traced call goes without, and rounds in another way
 def test_trace(name: str, warm: bool) -> None:
     """Traced twice, as torch.jit does by itself, it is the same graph; and what an eval pass keeps is no constant in it."""
     layer, x = trained(WHITENING[name]).float(), images(dtype=torch.float32)

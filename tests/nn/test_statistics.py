@@ -200,6 +200,7 @@ CHANGES = [
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 @pytest.mark.parametrize("name", ["zca", "pca", "rank"])
+@pytest.mark.usefixtures("without_native")  # the solver that counts is LAPACK
 def test_eval_mode_decomposes_once_until_the_statistics_change(name: str, change: Callable[[Layer], None]) -> None:
     layer = trained(EVERY[name])
     layer.solver = solver = Counting()

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from spectralgrad.context import has_memory, raw_stream, tracing
+from spectralgrad.context import may_launch, raw_stream
 
 from . import cubins, launcher
 from .buffers import Memory
@@ -69,7 +69,7 @@ def takes(x: Tensor) -> bool:
 
 def lies_on_a_gpu(x: Tensor) -> bool:
     """Whether kernels can be compiled for the device of ``x``, a tensor with entries and memory of its own."""
-    return x.is_cuda and has_memory(x) and not tracing() and obstacle(x.device) is None
+    return x.is_cuda and may_launch(x) and obstacle(x.device) is None
 
 
 def on_device(device: int) -> AbstractContextManager[None]:

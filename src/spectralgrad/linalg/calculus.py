@@ -85,9 +85,11 @@ class Potential(Step):
     def size(self, factors: Factors) -> Tensor:
         """Numbers (*B, m) whose largest is about that of the matrix."""
 
-    def takes_any_scale(self, factors: Factors) -> bool:
-        """Whether `first` needs no help with scales: a kernel does all of it."""
-        return False
+    takes_any_scale: ClassVar[bool] = False  # whether `first` and `second` need no help with scales
+
+    def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
+        """`first` at any scale by a kernel; None leaves it to plain torch."""
+        return None
 
     def unchecked(self) -> Step:
         return replace(self, tolerance=None)
@@ -125,8 +127,7 @@ class AnyScale(Potential):
     def size(self, factors: Factors) -> Tensor:
         return factors[0].flatten()
 
-    def takes_any_scale(self, factors: Factors) -> bool:
-        return True
+    takes_any_scale = True
 
 
 def carried(potential: Potential, tangent: Tensor) -> Some:
@@ -154,7 +155,9 @@ def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:
 
 def first_derivative(potential: Potential, factors: Factors, E: Tensor) -> Tensor:
     """D1(M)[E] at any scale, for plain tensors; what overflows becomes the largest number."""
-    if potential.takes_any_scale(factors):
+    if (D := potential.first_in_kernel(factors, E)) is not None:
+        return D
+    if potential.takes_any_scale:
         return potential.first(factors, E)
     if may_read(E):
         if _are_ordinary(potential, factors, E):

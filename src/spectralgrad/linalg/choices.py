@@ -21,16 +21,14 @@ A function or a layer asks here once and gets a *choice*, which says the way to 
 """
 
 import math
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
 
 from spectralgrad.context import compiling
-from spectralgrad.counters import device_counter
 from spectralgrad.errors import DtypeError, OptionError
-from spectralgrad.kernels import jacobi, small_svd, svd, syev
+from spectralgrad.kernels import small_svd
 
 from . import polar_3x3
 from .power.deflation import PowerDeflation
@@ -40,86 +38,18 @@ from .products.iteration import product_dtype
 from .products.newton_schulz import NewtonSchulz
 from .rules import Exact, Lorentzian, Rule
 from .scalars import Root, Scalar
-from .solvers import SVD, Jacobi, Lapack, Solver, compilable
+from .solvers import AUTO as AUTO  # of the default of every solver=
+from .solvers import SVD, Auto, Jacobi, Lapack, Solver
 
 Gradient = Rule | PowerIteration
 EigenSolver = Solver | PowerDeflation
 RootSolver = EigenSolver | NewtonSchulz
 Whitening = Literal["zca", "pca"]
 
-# On CUDA: from how many matrices on the Jacobi kernel is faster than cuSOLVER's XsyevBatched, for n up to the number in
-# front; beyond the last n it never is. Measured on an H200; docs/speed.md has the times.
-_KERNEL_FROM = {torch.float32: ((128, 1), (192, 8)), torch.float64: ((64, 1), (96, 64))}
 _ONE_BLOCK = 128  # up to this n roots are taken by eigenvectors there, and beyond it by products
-_CUSOLVER_BATCHES = 32  # the largest n for which a cuSOLVER without XsyevBatched has a batched kernel
-_TRIANGLE = 128  # up to this many columns, or rows, the kernels of the SVD beat cuSOLVER for a single matrix too
-_SEVERAL = 16  # beyond it, from so many matrices on
-_TALL = 8192  # rows from which one matrix is better off with all multiprocessors
-_MANY = 768
 _INVERSE_ROOTS: tuple[Root, ...] = ("inverse sqrt", "inverse fourth root")  # no singular matrix, where products are rough
-_LAPACK, _JACOBI = Lapack(), Jacobi()
 _LORENTZIAN, _EXACT, _NEWTON = Lorentzian(), Exact(), NewtonSchulz()
 
-
-@compilable
-@dataclass(frozen=True)
-class Auto(Solver):
-    """Chooses a solver by device, dtype and size.
-
-    CPU: `Lapack` at every size and dtype, with the batch spread over threads. It is the fastest there; the plain `Jacobi`
-    is many small operations of torch.
-
-    CUDA, real matrices: the kernel of `Jacobi` wherever it is faster than cuSOLVER's batched routine, XsyevBatched: in
-    float32 for n up to 128, and up to 192 from eight matrices on; in float64 for n up to 64, and up to 96 from 64 matrices
-    on. Elsewhere, and for complex matrices, `Lapack`, which is that routine there. docs/speed.md has the times of both.
-
-    Inverse square roots of n > 128 on CUDA need no eigenvectors: `inv_sqrtm` takes them by products (H200, 256 matrices of
-    n = 256, forward and backward: 19 ms), as `NewtonSchulz` does. So do inverse fourth roots, `inv_root(M, 4)`.
-
-    CUDA without XsyevBatched (before 12.6): the same, but plain `Jacobi` where the kernel does not run, for 768 or more
-    matrices in single precision of n > 32, which torch takes one after the other.
-
-    Singular values, CUDA and real: our kernels, for min(m, n) up to 128, and up to 512 x 512 from 16 matrices on. A single
-    matrix of more than 8192 rows is torch's, as are complex ones, and all on the CPU, where a batch is spread over threads.
-
-    >>> import torch, spectralgrad as sg
-    >>> sg.Auto().choose(torch.eye(3))
-    Lapack()
-    """
-
-    def choose(self, H: Tensor) -> Solver:
-        if H.device.type != "cuda":
-            return _LAPACK
-        n = H.shape[-1]
-        batch = H.numel() // (n * n)
-        in_kernel = jacobi.runs_on(H)
-        if in_kernel and _is_kernels(n, batch, H.dtype):
-            return _JACOBI
-        if syev.runs_on(H):
-            return _LAPACK
-        if in_kernel:
-            return _JACOBI
-        single = H.dtype in (torch.float32, torch.complex64)
-        return _JACOBI if single and n > _CUSOLVER_BATCHES and batch >= _MANY else _LAPACK
-
-    def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
-        return self.choose(H).solve(H)
-
-    def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
-        if not svd.runs_on(A):
-            return None
-        m, n = A.shape[-2:]
-        if A.numel() // (m * n) < _SEVERAL and (min(m, n) > _TRIANGLE or max(m, n) > _TALL):
-            return None
-        return svd.svd(A, device_counter("nonfinite_input", A.device))
-
-
-def _is_kernels(n: int, batch: int, dtype: torch.dtype) -> bool:
-    """Whether so many real matrices are decomposed faster by the Jacobi kernel than by XsyevBatched."""
-    return any(n <= largest and batch >= least for largest, least in _KERNEL_FROM[dtype])
-
-
-AUTO = Auto()
 
 # What the door gives. `way` tells them apart, for people and for mypy.
 

@@ -63,15 +63,17 @@ class Decomposition(Step):
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
         """Cotangents of the matrices; at least one of ``cotangents`` is not None."""
 
-    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
-        """Whether the pullback of these looks after scales itself."""
-        return False
+    def pullback_in_kernel(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...] | None:
+        """`pullback` at any scale by a kernel; None leaves it to plain torch."""
+        return None
 
     @abstractmethod
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, ...]:
         """Derivatives of the factors; at least one of ``directions`` is not None."""
 
     def pull(self, kept: Sequence[Tensor], grads: Some, needed: Sequence[bool]) -> Some:
+        if (pulled := self.pullback_in_kernel(kept, grads)) is not None:
+            return pulled
         if _is_ordinary(self, kept, grads):
             return self.pullback(kept, grads)
         return run_again(_Pull(self, len(kept)), *kept, *grads)  # type: ignore[no-any-return]
@@ -132,8 +134,6 @@ def _both_scaled(
 
 
 def _pull_scaled(decomposition: Decomposition, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor, ...]:
-    if decomposition.takes_any_scale(factors, cotangents):
-        return decomposition.pullback(factors, cotangents)
     scales, unit, t, g = _both_scaled(decomposition, factors, cotangents)
     pulled = decomposition.pullback(unit, g)
     return tuple(_at(x, t, _minus(q)) for x, q in zip(pulled, scales.matrices, strict=True))  # type: ignore[misc]

@@ -7,9 +7,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import compiling, is_constant, is_transformed, may_look
+from spectralgrad.context import is_constant, is_plain_backward, is_transformed, may_look
 from spectralgrad.errors import DtypeError, ShapeError
-from spectralgrad.kernels import eigenpairs as eigenpairs_kernel
+from spectralgrad.kernels import doors
 from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
 from spectralgrad.validation import as_given, as_square, asymmetry_tolerance, require_hermitian, require_one_of
 
@@ -143,15 +143,18 @@ class _Eigh(Decomposition):
     def sizes(self, factors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         return (factors[0],) if self.rule.scale_free else ()
 
-    def takes_any_scale(self, factors: Sequence[Tensor], cotangents: Some) -> bool:
-        gw, gV = cotangents
-        return gV is not None and not compiling() and eigenpairs_kernel.runs_on(factors[1], gw, gV)
+    def pullback_in_kernel(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor] | None:
+        (w, V), (gw, gV) = factors, cotangents
+        if gV is None or not is_plain_backward(gV) or (kernel := doors.of_eigenpairs(V, gw, gV)) is None:
+            return None
+        rule, given = self.rule.in_kernel(w.dtype), None
+        if rule is GIVEN:
+            unit = shifted(w, -exponent(w, 1)) if self.rule.scale_free else w
+            given = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
+        return (kernel.pullback((w, V), Cotangents(gw, gV), rule, given, self.rule.scale_free, _ROUNDING),)
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (w, V), (gw, gV) = factors, cotangents
-        if self.takes_any_scale(factors, cotangents):
-            assert gV is not None
-            return (self._pullback_in_kernel(w, V, Cotangents(gw, gV)),)
         if gV is None:
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)
@@ -160,13 +163,6 @@ class _Eigh(Decomposition):
         if gw is not None:
             inner = inner + torch.diag_embed(gw)
         return (sandwich(V, inner),)
-
-    def _pullback_in_kernel(self, w: Tensor, V: Tensor, of: Cotangents) -> Tensor:
-        rule, given = self.rule.in_kernel(w.dtype), None
-        if rule is GIVEN:
-            unit = shifted(w, -exponent(w, 1)) if self.rule.scale_free else w
-            given = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
-        return eigenpairs_kernel.pullback((w, V), of, rule, given, self.rule.scale_free, _ROUNDING)
 
     def pushforward(self, factors: Sequence[Tensor], directions: Some) -> tuple[Tensor, Tensor]:
         (w, V), (E,) = factors, directions

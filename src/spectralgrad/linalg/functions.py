@@ -8,10 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import compiling, has_memory, is_transformed
+from spectralgrad.context import is_transformed
 from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
-from spectralgrad.kernels import spectral
+from spectralgrad.kernels import doors
+from spectralgrad.kernels.spectral import GIVEN
 from spectralgrad.validation import as_square, is_number, is_whole
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
@@ -42,20 +43,19 @@ class Spectral(Potential):
 
     def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w, V = decompose(self.who, M, self.solver, self.tolerance, self.start)
-        if self.tolerance is None and _in_kernel(V):
-            return self._value_in_kernel(w, V), w, V
-        y = self.scalar.evaluate(self.who, w, self.tolerance)
-        Y = matmul(V * y.unsqueeze(-2), V.mH)
-        return bounded(Y) if self.scalar.can_overflow else Y, w, V
+        if (kernel := doors.of_functions(V)) is None:
+            y = self.scalar.evaluate(self.who, w, self.tolerance)
+            Y = matmul(V * y.unsqueeze(-2), V.mH)
+            return bounded(Y) if self.scalar.can_overflow else Y, w, V
+        if self.tolerance is not None:
+            self.scalar.require(self.who, w, self.tolerance**2)
+        function = self.scalar.in_kernel()
+        given = self.scalar.f(self.scalar.clamp(w)[0]) if function is GIVEN else None
+        counted = self.tolerance is None and self.scalar.floor is None and function.border != "NOTHING"
+        return kernel.value(V, w, function, given, device_counter(CLAMPED, w.device) if counted else None), w, V
 
     def unchecked(self) -> Step:
         return replace(self, tolerance=None, scalar=replace(self.scalar, checked=False))
-
-    def _value_in_kernel(self, w: Tensor, V: Tensor) -> Tensor:
-        function = self.scalar.in_kernel()
-        given = self.scalar.f(self.scalar.clamp(w)[0]) if function is spectral.GIVEN else None
-        counted = self.scalar.floor is None and function.border != "NOTHING"
-        return spectral.value(V, w, function, given, device_counter(CLAMPED, w.device) if counted else None)
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
@@ -68,16 +68,17 @@ class Spectral(Potential):
     def size(self, factors: Factors) -> Tensor:
         return factors[0]
 
-    def takes_any_scale(self, factors: Factors) -> bool:
-        return _in_kernel(factors[1])
+    def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
+        w, V = factors
+        if (kernel := doors.of_functions(V, E)) is None:
+            return None
+        function = self.scalar.in_kernel()
+        return kernel.derivative(V, w, function, self.scalar.loewner(w) if function is GIVEN else None, E)  # type: ignore[no-any-return]
 
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         w, V = factors
         if w.numel() == 0:
             return torch.zeros_like(V)
-        if _in_kernel(V) and has_memory(E):
-            function = self.scalar.in_kernel()
-            return spectral.derivative(V, w, function, self.scalar.loewner(w) if function is spectral.GIVEN else None, E)
         F = self.scalar.loewner(w) if self.loewner is None else self.loewner
         return sandwich(V, F * in_basis(V, E))
 
@@ -105,10 +106,6 @@ def with_pullback(
     potential = Spectral(who, scalar, solver, start, tolerance=tolerance)
     value, w, V = potential.value(M)
     return Evaluated(value, partial(first_derivative, replace(potential, start=None), (w, V)), V)
-
-
-def _in_kernel(V: Tensor) -> bool:
-    return not compiling() and spectral.runs_on(V) and not is_transformed(V)
 
 
 def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs, tolerance: float | None) -> Tensor:

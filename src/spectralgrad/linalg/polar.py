@@ -120,13 +120,13 @@ class BySVD(_Polar):
         """Q, S and V; ``check`` allows to look at values."""
         return polar_factors(self.who, A, self.solver, check, self.eps)
 
-    def takes_any_scale(self, factors: Factors) -> bool:
-        return _derivative_kernel(factors[0]) is not None
+    def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
+        kernel = _derivative_kernel(factors[0])
+        if kernel is None or not has_memory(E):
+            return None
+        return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
 
     def first(self, factors: Factors, E: Tensor) -> Tensor:
-        kernel = _derivative_kernel(factors[0])
-        if kernel is not None and has_memory(E):
-            return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         if polar_3x3.takes(E) and all(map(may_read, factors)):
             return polar_3x3.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
         return super().first(factors, E)

@@ -110,8 +110,7 @@ class _Eigenbasis(Frame):
         V = factors[1]
         return (in_basis(V, E).conj() * in_basis(V, G)).real
 
-    def first(self, factors: Factors, E: Tensor) -> Tensor:
-        return self._spectral().first(factors, E)  # which has a kernel for it
+    takes_any_scale = False
 
     def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         return self._spectral().second(factors, E1, E2)
@@ -122,8 +121,8 @@ class _Eigenbasis(Frame):
     def size(self, factors: Factors) -> Tensor:
         return self._spectral().size(factors)
 
-    def takes_any_scale(self, factors: Factors) -> bool:
-        return self._spectral().takes_any_scale(factors)
+    def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
+        return self._spectral().first_in_kernel(factors, E)
 
     def _spectral(self) -> Spectral:
         return Spectral(self.who, self.function, self.solver)

@@ -155,6 +155,7 @@ def test_other_roots_have_no_way_by_products(p: int) -> None:
         sg.inv_root(torch.eye(2), p, solver=NEWTON)
 
 
+@pytest.mark.usefixtures("without_native")
 def test_the_door_sends_both_inverse_roots_by_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA from n = 129 on; here the door is told so."""
     M = cases.with_spectrum(decades(8, 1e6), dtype=torch.float32)

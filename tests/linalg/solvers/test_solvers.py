@@ -237,7 +237,7 @@ def test_chunks(rows: int, shares: list[int]) -> None:
     assert len(shares) > 1 or idents == (threading.get_ident(),)
 
 
-@pytest.mark.usefixtures("three_threads")
+@pytest.mark.usefixtures("three_threads", "without_native")
 def test_number_of_threads_is_left_alone() -> None:
     sg.eigh(large_batch())
     assert torch.get_num_threads() == 3
@@ -326,6 +326,7 @@ def test_a_forked_child_has_one_thread_and_does_not_hang() -> None:
 
 
 @forked
+@pytest.mark.usefixtures("without_native")
 def test_a_forked_child_that_asks_for_threads_makes_its_own_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lapack, "WORTHWHILE_SECONDS", 0.0)
     monkeypatch.setattr(threads, "_WORTHWHILE_SECONDS_IN_POOL", 0.0)
@@ -433,6 +434,7 @@ def test_power_deflation_refuses_a_rule() -> None:
 
 @pytest.mark.parametrize("dtype", cases.DTYPES, ids=cases.ident)
 @pytest.mark.parametrize("shape", [(1, 1), (130, 130), (7, 3, 3)], ids=str)
+@pytest.mark.usefixtures("without_native")
 def test_auto_chooses_lapack_on_the_cpu(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     M = torch.zeros(*shape, dtype=dtype)
     assert sg.Auto().choose(M) == sg.Lapack()

@@ -66,7 +66,7 @@ template <class T, int K, int N, bool VECTORS> APART int eigenpairs(const Call& 
         }
         decompose<T, K, N, VECTORS>(n, room, tile, ahead);
         const Q scale = power_of_two(tile.e);
-        for (int i = 0; i < n; ++i) room.d[i] = room.d[i] * scale + tile.broken;
+        for (int i = 0; i < n; ++i) room.d[i] = bounded(room.d[i] * scale) + tile.broken;
         status |= tile.status;
         Bits<T>* rank = (Bits<T>*)room.tau;
         for (int k = 0; k < K; ++k) {

@@ -18,7 +18,7 @@ _EIGH = functions("eigh", c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int)
 LARGEST = 128
 
 # Bits of a status: what a kernel says of the matrices that it has seen. The names are those of table.h.
-NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY = 1, 2, 4, 8
+NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY, FAR = 1, 2, 4, 8, 16
 
 
 class Found(NamedTuple):
@@ -41,10 +41,11 @@ def eigh(M: Tensor) -> Found:
     """
     M = contiguous(M)
     n = M.shape[-1]
-    w, V = M.new_empty(M.shape[:-1]), torch.empty_like(M)
+    w = M.new_empty(M.shape[:-1])
+    V = torch.empty_strided(M.shape, (*M.stride()[:-2], 1, n), dtype=M.dtype)  # no view: forward mode refuses those
     batch = M.numel() // (n * n)
     status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, threads(batch * work(n)))
-    return Found(w, V.mT, status)
+    return Found(w, V, status)
 
 
 def eigvalsh(M: Tensor) -> tuple[Tensor, int]:

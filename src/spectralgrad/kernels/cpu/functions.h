@@ -151,6 +151,17 @@ template <class T> INLINE Scaling<T> scaling(const Scalar& f, const One<T>* w, i
     return found;
 }
 
+// Whether differences may lose digits: of eigenvalues near the ends of the range, or that far apart.
+template <class T> INLINE bool is_far(const Scalar& f, const One<T>* w, int n, One<T> floor) {
+    constexpr double FURTHEST = sizeof(T) == 4 ? 0x1p110 : 0x1p300, WIDEST = sizeof(T) == 4 ? 0x1p60 : 0x1p400;
+    const One<T> none = zero<T, 1>(), unit = all<T, 1>(1), tolerance = zero_tolerance<T>(f, w, n);
+    const One<T> low = clamp<T>(f, w[0], tolerance, floor).at, high = clamp<T>(f, w[n - 1], tolerance, floor).at;
+    if (f.kind == EXP) return any(less(unit * T(sizeof(T) == 4 ? 85 : 700), larger(size(low), size(high))));
+    const One<T> small = select(less(none, low), low, high);  // a zero has no scale
+    const Mask<T, 1> beyond = less(unit * T(FURTHEST), high) | less(small, unit / T(FURTHEST));
+    return any((beyond | less(small * T(WIDEST), high)) & less(none, high));
+}
+
 // in: V, w, G, and F or null. out: V (F * (V^T sym(G) V)) V^T.
 template <class T, int N> APART int function_derivative(const Call& call, int64 first, int64 last) {
     typedef One<T> Q;
@@ -169,7 +180,12 @@ template <class T, int N> APART int function_derivative(const Call& call, int64 
             ask_for<T>(V, entries, at + LANES<T>, last);
             ask_for<T>(gradient, entries, at + LANES<T>, last);
         }
-        if (given) read_numbers<T>(given, entries, at, last, F);
+        if (given) {
+            read_numbers<T>(given, entries, at, last, F);
+            const Q steep = look_at<T>(F, entries).largest, unit = all<T, 1>(1);
+            constexpr double FURTHEST = sizeof(T) == 4 ? 0x1p40 : 0x1p300;
+            if (any(less(unit * T(FURTHEST), steep) | (less(steep, unit / T(FURTHEST)) & less(zero<T, 1>(), steep)))) status |= FAR;
+        }
         Q broken;
         const Looked<T> slopes = look_at<T>(G, entries);
         broken = slopes.broken;
@@ -186,6 +202,7 @@ template <class T, int N> APART int function_derivative(const Call& call, int64 
             const Looked<T> values = look_at<T>(l, n);
             broken += values.broken;
             const Q floor = all<T, 1>(T(f.floor));
+            if (is_far<T>(f, l, n, floor)) status |= FAR;
             const Scaling<T> to_1 = scaling<T>(f, l, n, floor);
             const PowerOfTwo<T, 1> unit = power(-to_1.k);
             const Q floor_1 = f.kind == EXP ? floor - to_1.shift : bounded(floor * unit);

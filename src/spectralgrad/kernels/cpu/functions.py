@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..buffers import contiguous
 from ..spectral import ScalarFunction
-from .eigh import LARGEST, work
+from .eigh import FAR, LARGEST, work
 from .inputs import laid_out, takes
 from .load import functions
 from .team import threads
@@ -42,18 +42,21 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
     return out
 
 
-def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor:
-    """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n)."""
+def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor | None:
+    """V (F * (V^T sym(G) V)) V^T (*B, n, n), F the Loewner matrix of the function, or given (*B, n, n).
+
+    None for spectra that plain torch must take care of: near the ends of the range of numbers, or that wide.
+    """
     V, layout = laid_out(V, 1)
     G, _ = laid_out(G, 1)  # its symmetric part alone counts
     w, given = contiguous(w), None if given is None else contiguous(given)
     n, out = V.shape[-1], torch.empty_like(V)
     batch = V.numel() // (n * n)
-    _DERIVATIVE[V.dtype](
+    status = _DERIVATIVE[V.dtype](
         n, V.data_ptr(), w.data_ptr(), G.data_ptr(), None if given is None else given.data_ptr(), out.data_ptr(),
         batch, layout, *_described(function), threads(batch * work(n)),
     )  # fmt: skip
-    return out
+    return None if status & FAR else out
 
 
 def _described(function: ScalarFunction) -> tuple[int, int, float, float]:

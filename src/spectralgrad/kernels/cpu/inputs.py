@@ -2,9 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from spectralgrad.compiling import is_tracing
+from spectralgrad.context import may_launch
 
 from ..buffers import contiguous
 from .load import Functions
@@ -12,15 +11,7 @@ from .load import Functions
 
 def takes(x: Tensor, functions: Functions) -> bool:
     """Whether there is a kernel for ``x``: dense, on the CPU, with entries and memory of its own, traced by nothing."""
-    return (
-        x.dtype in functions
-        and type(x) in (Tensor, Parameter)
-        and x.is_cpu
-        and x.layout is torch.strided
-        and x.numel() > 0
-        and torch._C._has_storage(x)
-        and not is_tracing()
-    )
+    return x.is_cpu and x.dtype in functions and may_launch(x) and x.layout is torch.strided
 
 
 def laid_out(x: Tensor, bit: int) -> tuple[Tensor, int]:

@@ -96,10 +96,11 @@ template <class T, int K, int N, bool VECTORS> APART int small_eigenpairs(const 
         jacobi<T, K, N, VECTORS>(A, values, vectors);
         status |= tile.status;
         const X scale = power_of_two(tile.e);
+        UNROLL for (int i = 0; i < N; ++i) values[i] = bounded(values[i] * scale);
         UNROLL for (int k = 0; k < K; ++k) {
             const Place to = place<T>(at, last, k);
             if (!to.filled) break;
-            UNROLL for (int i = 0; i < N; ++i) stage[i] = values[i].v[k] * scale.v[k] + tile.broken.v[k];
+            UNROLL for (int i = 0; i < N; ++i) stage[i] = values[i].v[k] + tile.broken.v[k];
             store<T>(w + to.at * N, N, N, to.filled, (last - to.at) * N, stage);
             if (VECTORS) {
                 UNROLL for (int i = 0; i < N; ++i)
