@@ -99,6 +99,7 @@ def constant_when_compiled(function: Marked) -> Marked:
 # Who looks on: compilers and tracers.
 
 compiling = torch.compiler.is_compiling  # torch's own function, which its compiler knows: no function around it
+transforms_active = torch._C._are_functorch_transforms_active  # of torch.func; for busy ways, and not for compiled code
 
 
 def recording() -> bool:

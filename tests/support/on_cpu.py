@@ -17,7 +17,22 @@ import pytest
 import torch
 
 import spectralgrad.kernels
-from spectralgrad.kernels import clouds, eigenpairs, jacobi, nvrtc, polar, power, qr, scale, small_svd, spectral, svd, syev
+from spectralgrad.context import may_launch
+from spectralgrad.kernels import (
+    clouds,
+    doors,
+    eigenpairs,
+    jacobi,
+    nvrtc,
+    polar,
+    power,
+    qr,
+    scale,
+    small_svd,
+    spectral,
+    svd,
+    syev,
+)
 from spectralgrad.kernels.buffers import Memory
 from spectralgrad.kernels.launcher import _bytes
 
@@ -95,7 +110,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
     monkeypatch.setattr(Kernel, "bytes_at", {})
     monkeypatch.setattr(nvrtc, "shared_memory", lambda _: SHARED_MEMORY)
     monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
-    monkeypatch.setattr(nvrtc, "lies_on_a_gpu", nvrtc.has_memory)
+    monkeypatch.setattr(nvrtc, "lies_on_a_gpu", may_launch)
+    monkeypatch.setattr(doors, "on_a_gpu", lambda _: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     for module in (clouds, eigenpairs, jacobi, polar, power, qr, scale, small_svd, spectral, svd, syev):
         for cached in ("_kernel", "_compiled"):

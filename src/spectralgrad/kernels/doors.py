@@ -1,26 +1,57 @@
 """Which kernel does a piece of work: a GPU's, the CPU's native one, or none; then plain torch does it.
 
-The twins of a piece are modules with the same functions, so that a caller asks once and calls what it gets.
+The twins of a piece are modules with the same functions. None says that plain torch is to do it. What a kernel does not
+know by name is ``given``, and computed only where one runs.
 """
 
-from types import ModuleType
+from collections.abc import Callable
 
 from torch import Tensor
 
 from spectralgrad.context import may_launch
+from spectralgrad.counters import device_counter
 
 from . import eigenpairs, spectral
-from .cpu import functions as native_functions
-from .cpu import pullback as native_pullback
+from .cpu import functions, pullback
+from .eigenpairs import Coefficients, Cotangents, Rounding
+from .spectral import ScalarFunction
+
+Given = Callable[[], Tensor] | None
 
 
-def of_eigenpairs(V: Tensor, *others: Tensor | None) -> ModuleType | None:
-    """``pullback`` for eigenvectors (*B, n, n) like ``V``, where autograd need not see what it does to these tensors."""
-    twin = eigenpairs if V.is_cuda else native_pullback
-    return twin if twin.runs_on(V, *others) else None
+def on_a_gpu(x: Tensor) -> bool:
+    """Whether a GPU's kernels are asked; the emulator of tests says yes to all."""
+    return x.is_cuda
 
 
-def of_functions(V: Tensor, *others: Tensor) -> ModuleType | None:
-    """``value`` and ``derivative`` of V f(w) V^T for eigenvectors (*B, n, n) like ``V``, and for these."""
-    twin = spectral if V.is_cuda else native_functions
-    return twin if twin.runs_on(V) and all(may_launch(x) for x in others) else None
+def function_value(
+    V: Tensor, w: Tensor, function: ScalarFunction, given: Given, counter: str | None
+) -> tuple[Tensor, bool] | None:
+    """V f(w) V^T (*B, n, n) with f by name or given (*B, n); and whether an eigenvalue may lie outside the domain of f.
+
+    ``counter``: of the eigenvalues that are clamped; None counts none.
+    """
+    twin = spectral if on_a_gpu(V) else functions
+    if not twin.runs_on(V):
+        return None
+    clamped = None if counter is None else device_counter(counter, V.device)
+    return twin.value(V, w, function, given and given(), clamped)  # type: ignore[no-any-return]
+
+
+def function_derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Given, G: Tensor) -> Tensor | None:
+    """Its derivative V (F * (V^T sym(G) V)) V^T (*B, n, n), with the Loewner matrix F of f, or given (*B, n, n)."""
+    twin = spectral if on_a_gpu(V) else functions
+    return twin.derivative(V, w, function, given and given(), G) if twin.runs_on(V) and may_launch(G) else None
+
+
+def eigenpairs_pullback(
+    pairs: tuple[Tensor, Tensor],
+    of: Cotangents,
+    by: Coefficients,
+    given: Given,
+    scale_free: bool,
+    rounding: Rounding,
+) -> Tensor | None:
+    """The gradient of a matrix from those of its eigenpairs, where autograd need not see what is done to them."""
+    twin = eigenpairs if on_a_gpu(pairs[1]) else pullback
+    return twin.pullback(pairs, of, by, given and given(), scale_free, rounding) if twin.runs_on(pairs[1], *of) else None

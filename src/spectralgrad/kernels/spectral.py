@@ -109,8 +109,10 @@ def largest(dtype: torch.dtype, device: int) -> int:
     return max(n for n in range(1, LARGEST + 1) if fits(n, dtype, device))
 
 
-def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None) -> Tensor:
-    """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)).
+def value(
+    V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None
+) -> tuple[Tensor, bool]:
+    """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)); and True: eigenvalues may lie outside the domain of f.
 
     Args:
         clamped: an int64 counter that gets the number of eigenvalues that were zero to rounding; None counts none.
@@ -119,7 +121,7 @@ def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, 
     out = torch.empty_like(V)
     with nvrtc.on_device(V.device.index):
         _launch("value", function, _matrices(V), addresses(V, w, given, out, None, None, clamped))
-    return out
+    return out, True
 
 
 def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import in_batched_backward, may_read
+from spectralgrad.context import differentiated_again, in_batched_backward, may_read
 
 from .node import Some, Step, added, last, run, run_again
 from .precision import widest
@@ -142,7 +142,9 @@ def evaluate(potential: Potential, M: Tensor) -> Tensor:
 
 def derivative(potential: Potential, E: Tensor, *factors: Tensor, L: Tensor | None = None) -> Tensor:
     """D1(M)[E], differentiable once more, for the factors that `Potential.value` returned. ``L``: see `Potential.weigh`."""
-    return run_again(_First(potential), E, L, *factors)  # type: ignore[no-any-return]
+    if differentiated_again():
+        return run(_First(potential), E, L, *factors)  # type: ignore[no-any-return]
+    return first_derivative(potential, factors, E) if L is None else potential.weigh(factors, L, E)
 
 
 def directional(potential: Potential, M: Tensor, E: Tensor) -> Tensor:

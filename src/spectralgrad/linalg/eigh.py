@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -145,13 +146,16 @@ class _Eigh(Decomposition):
 
     def pullback_in_kernel(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor] | None:
         (w, V), (gw, gV) = factors, cotangents
-        if gV is None or not is_plain_backward(gV) or (kernel := doors.of_eigenpairs(V, gw, gV)) is None:
+        if gV is None or not is_plain_backward(gV):
             return None
-        rule, given = self.rule.in_kernel(w.dtype), None
-        if rule is GIVEN:
-            unit = shifted(w, -exponent(w, 1)) if self.rule.scale_free else w
-            given = self.rule.coefficients(unit).to(V.dtype).expand_as(V)
-        return (kernel.pullback((w, V), Cotangents(gw, gV), rule, given, self.rule.scale_free, _ROUNDING),)
+        rule = self.rule.in_kernel(w.dtype)
+        given = partial(self._coefficients, w, V) if rule is GIVEN else None
+        M = doors.eigenpairs_pullback((w, V), Cotangents(gw, gV), rule, given, self.rule.scale_free, _ROUNDING)
+        return None if M is None else (M,)
+
+    def _coefficients(self, w: Tensor, V: Tensor) -> Tensor:
+        unit = shifted(w, -exponent(w, 1)) if self.rule.scale_free else w
+        return self.rule.coefficients(unit).to(V.dtype).expand_as(V)
 
     def pullback(self, factors: Sequence[Tensor], cotangents: Some) -> tuple[Tensor]:
         (w, V), (gw, gV) = factors, cotangents

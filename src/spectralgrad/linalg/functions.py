@@ -9,17 +9,16 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import is_transformed
-from spectralgrad.counters import device_counter
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import doors
 from spectralgrad.kernels.spectral import GIVEN
 from spectralgrad.validation import as_square, is_number, is_whole
 
-from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
+from .calculus import AtScale1, Factors, Potential, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .elementary import Exp, InverseFourthRoot, InverseSqrt, Log, Power, Sqrt
-from .node import Step
+from .node import Step, run
 from .precision import in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
 from .scalars import CLAMPED, Scalar
@@ -43,16 +42,16 @@ class Spectral(Potential):
 
     def value(self, M: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w, V = decompose(self.who, M, self.solver, self.tolerance, self.start)
-        if (kernel := doors.of_functions(V)) is None:
+        function = self.scalar.in_kernel()
+        given = (lambda: self.scalar.f(self.scalar.clamp(w)[0])) if function is GIVEN else None
+        counted = self.tolerance is None and self.scalar.floor is None and function.border != "NOTHING"
+        if (found := doors.function_value(V, w, function, given, CLAMPED if counted else None)) is None:
             y = self.scalar.evaluate(self.who, w, self.tolerance)
             Y = matmul(V * y.unsqueeze(-2), V.mH)
             return bounded(Y) if self.scalar.can_overflow else Y, w, V
-        if self.tolerance is not None:
+        if found[1] and self.tolerance is not None:
             self.scalar.require(self.who, w, self.tolerance**2)
-        function = self.scalar.in_kernel()
-        given = self.scalar.f(self.scalar.clamp(w)[0]) if function is GIVEN else None
-        counted = self.tolerance is None and self.scalar.floor is None and function.border != "NOTHING"
-        return kernel.value(V, w, function, given, device_counter(CLAMPED, w.device) if counted else None), w, V
+        return found[0], w, V
 
     def unchecked(self) -> Step:
         return replace(self, tolerance=None, scalar=replace(self.scalar, checked=False))
@@ -70,10 +69,9 @@ class Spectral(Potential):
 
     def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
         w, V = factors
-        if (kernel := doors.of_functions(V, E)) is None:
-            return None
         function = self.scalar.in_kernel()
-        return kernel.derivative(V, w, function, self.scalar.loewner(w) if function is GIVEN else None, E)  # type: ignore[no-any-return]
+        given = partial(self.scalar.loewner, w) if function is GIVEN else None
+        return doors.function_derivative(V, w, function, given, E)
 
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         w, V = factors
@@ -130,7 +128,7 @@ def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None,
     choice = for_function(who, X, gradient, solver, scalar)
     if choice.way == "exact":
         scalar = scalar if tolerance is None else replace(scalar, checked=True)
-        Y = evaluate(Spectral(who, scalar, choice.solver, tolerance=tolerance), X)
+        Y: Tensor = run(Spectral(who, scalar, choice.solver, tolerance=tolerance), X)[0]
     elif choice.way == "products":
         if scalar.root == "inverse fourth root":
             Y = newton_inverse_fourth_root(who, X, choice.newton, tolerance)

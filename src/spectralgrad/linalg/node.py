@@ -22,6 +22,7 @@ from spectralgrad.context import (
     is_plain_backward,
     readable,
     transforming,
+    transforms_active,
     unwrapped_if_dead,
     without_hooks,
 )
@@ -64,7 +65,7 @@ def run(step: Step, *x: Tensor | None) -> Any:
                 "function and call backward(), or use the transform without torch.compile."
             )
         return _Compiled.apply(step, len(x), *x, *(None,) * (_SLOTS - len(x)))
-    if in_torch_func():
+    if transforms_active():
         looks = all(each is None or readable(each) is not None for each in x)
         return _Node.apply(step if looks else step.unchecked(), *x)
     if not (torch.is_grad_enabled() and any(each is not None and each.requires_grad for each in x)) and not transforming():

@@ -12,13 +12,13 @@ from torch import Tensor
 from ..buffers import contiguous
 from .inputs import takes
 from .load import functions
-from .team import threads
+from .team import WORTHWHILE, threads
 
 _EIGH = functions("eigh", c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int)
 LARGEST = 128
 
 # Bits of a status: what a kernel says of the matrices that it has seen. The names are those of table.h.
-NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY, FAR = 1, 2, 4, 8, 16
+NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY, FAR, OUTSIDE = 1, 2, 4, 8, 16, 32
 
 
 class Found(NamedTuple):
@@ -31,7 +31,7 @@ class Found(NamedTuple):
 
 def runs_on(M: Tensor) -> bool:
     """Whether the kernels take matrices (*B, n, n) like ``M``."""
-    return takes(M, _EIGH) and M.shape[-1] <= LARGEST
+    return M.shape[-1] <= LARGEST and takes(M, _EIGH)
 
 
 def eigh(M: Tensor) -> Found:
@@ -39,23 +39,24 @@ def eigh(M: Tensor) -> Found:
 
     A matrix with NaN or Inf gives NaN, and so does one that has not converged. The others get what they get alone.
     """
-    M = contiguous(M)
-    n = M.shape[-1]
-    w = M.new_empty(M.shape[:-1])
-    V = torch.empty_strided(M.shape, (*M.stride()[:-2], 1, n), dtype=M.dtype)  # no view: forward mode refuses those
+    if not M.is_contiguous() or M.is_neg():
+        M = contiguous(M)
+    shape, n = M.shape, M.shape[-1]
+    w = M.new_empty(shape[:-1])
+    V = torch.empty_strided(shape, (*M.stride()[:-2], 1, n), dtype=M.dtype)  # no view: forward mode refuses those
     batch = M.numel() // (n * n)
-    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, threads(batch * work(n)))
+    load = batch * work(n)
+    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, 1 if load < WORTHWHILE else threads(load))
     return Found(w, V, status)
 
 
 def eigvalsh(M: Tensor) -> tuple[Tensor, int]:
     """Eigenvalues alone, (*B, n), and the status."""
-    M = contiguous(M)
-    n = M.shape[-1]
-    w = M.new_empty(M.shape[:-1])
+    if not M.is_contiguous() or M.is_neg():
+        M = contiguous(M)
+    n, w = M.shape[-1], M.new_empty(M.shape[:-1])
     batch = M.numel() // (n * n)
-    status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), None, batch, threads(batch * work(n)))
-    return w, status
+    return w, _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), None, batch, threads(batch * work(n)))
 
 
 def work(n: int) -> int:

@@ -50,6 +50,14 @@ template <class T> INLINE One<T> value_of(const Scalar& f, One<T> c) {
     }
 }
 
+// Whether one of ascending eigenvalues may lie outside the domain; linalg/elementary.py says which do.
+template <class T> INLINE bool is_outside(const Scalar& f, const One<T>* w, int n, One<T> tolerance) {
+    if (f.kind == EXP) return any(less(all<T, 1>(T(sizeof(T) == 4 ? 85 : 700)), w[n - 1]));
+    if (f.kind == GIVEN_F) return false;
+    const bool zero_too = f.kind == INVERSE_SQRT || f.kind == LOG || (f.kind == POWER && f.alpha < 0);
+    return zero_too ? any(at_most(w[0], tolerance)) : any(less(w[0], zero<T, 1>()));
+}
+
 // in: V, w, f(w) or null. out: V diag(f(w)) V^T, and an int64 that the number of eigenvalues that are zero to rounding is
 // added to, or null.
 template <class T, int N> APART int function_value(const Call& call, int64 first, int64 last) {
@@ -62,11 +70,13 @@ template <class T, int N> APART int function_value(const Call& call, int64 first
     Q *W = memory.as<Q>(), *Y = W + entries, *out = Y + entries, *l = out + entries;
     const Q floor = all<T, 1>(T(f.floor));
     int64 count = 0;
+    int status = 0;
     for (int64 at = first; at < last; at += LANES<T>) {
         read_matrix<T>(V, n, !(call.layout & 1), at, last, W);
         if (at + LANES<T> < last) ask_for<T>(V, entries, at + LANES<T>, last);
         read_numbers<T>(f.kind == GIVEN_F ? given : w, n, at, last, l);
         const Q tolerance = zero_tolerance<T>(f, l, n);
+        if (is_outside<T>(f, l, n, tolerance)) status |= OUTSIDE;
         for (int k = 0; k < n; ++k) {
             if (call.out[1]) {
                 T seen[LANES<T>], border[LANES<T>];
@@ -75,6 +85,7 @@ template <class T, int N> APART int function_value(const Call& call, int64 first
                 for (int i = 0; i < place<T>(at, last, 0).filled; ++i) count += seen[i] <= border[i];
             }
             const Q y = f.kind == GIVEN_F ? l[k] : value_of<T>(f, clamp<T>(f, l[k], tolerance, floor).at);
+            if (f.kind == POWER && any(at_most(all<T, 1>(Real<T>::largest), size(y)))) status |= OUTSIDE;
             for (int i = 0; i < n; ++i) Y[k * n + i] = y * W[k * n + i];
         }
         product<T, 1, N, AT_B, true>(n, W, Y, out);
@@ -83,7 +94,7 @@ template <class T, int N> APART int function_value(const Call& call, int64 first
         write_numbers<T>((T*)call.out[0], entries, at, last, out);
     }
     if (count) __atomic_fetch_add((int64*)call.out[1], count, __ATOMIC_RELAXED);
-    return 0;
+    return status;
 }
 
 // What an eigenvalue brings to F: where it stands, and a number of it, by the function: its root, its power or e^l.

@@ -5,10 +5,9 @@ from ctypes import c_double, c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
-from ..buffers import contiguous
 from ..spectral import ScalarFunction
-from .eigh import FAR, LARGEST, work
-from .inputs import laid_out, takes
+from .eigh import FAR, LARGEST, OUTSIDE, work
+from .inputs import as_rows, laid_out, takes
 from .load import functions
 from .team import threads
 
@@ -22,24 +21,27 @@ _FLOORED = 8
 
 def runs_on(V: Tensor) -> bool:
     """Whether the kernels take eigenvectors (*B, n, n) like ``V``."""
-    return takes(V, _VALUE) and V.shape[-1] <= LARGEST
+    return V.shape[-1] <= LARGEST and takes(V, _VALUE)
 
 
-def value(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None) -> Tensor:
-    """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)), symmetric to the last bit.
+def value(
+    V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None
+) -> tuple[Tensor, bool]:
+    """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)), symmetric to the last bit; and whether an eigenvalue may lie
+    outside the domain of f.
 
     Args:
         clamped: an int64 counter that gets the number of eigenvalues that were zero to rounding; None counts none.
     """
     V, layout = laid_out(V, 1)
-    w, given = contiguous(w), None if given is None else contiguous(given)
+    w, given = as_rows(w), None if given is None else as_rows(given)
     n, out = V.shape[-1], torch.empty_like(V)
     batch = V.numel() // (n * n)
-    _VALUE[V.dtype](
+    status = _VALUE[V.dtype](
         n, V.data_ptr(), w.data_ptr(), None if given is None else given.data_ptr(), out.data_ptr(),
         None if clamped is None else clamped.data_ptr(), batch, layout, *_described(function), threads(batch * work(n)),
     )  # fmt: skip
-    return out
+    return out, bool(status & OUTSIDE)
 
 
 def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor | None:
@@ -49,7 +51,7 @@ def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | N
     """
     V, layout = laid_out(V, 1)
     G, _ = laid_out(G, 1)  # its symmetric part alone counts
-    w, given = contiguous(w), None if given is None else contiguous(given)
+    w, given = as_rows(w), None if given is None else as_rows(given)
     n, out = V.shape[-1], torch.empty_like(V)
     batch = V.numel() // (n * n)
     status = _DERIVATIVE[V.dtype](

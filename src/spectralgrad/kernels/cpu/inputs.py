@@ -14,6 +14,11 @@ def takes(x: Tensor, functions: Functions) -> bool:
     return x.is_cpu and x.dtype in functions and may_launch(x) and x.layout is torch.strided
 
 
+def as_rows(x: Tensor) -> Tensor:
+    """``x`` as kernels read it."""
+    return x if x.is_contiguous() and not x.is_neg() else contiguous(x)
+
+
 def laid_out(x: Tensor, bit: int) -> tuple[Tensor, int]:
     """Matrices (*B, n, n) like ``x`` in memory that a kernel reads, and ``bit`` if they lie there in columns, else 0."""
     if x.is_contiguous() and not x.is_neg():

@@ -9,6 +9,7 @@ enum Status {
     NOT_SYMMETRIC = 2,   // an entry differs from the one across the diagonal: what counts is the symmetric part
     NOT_CONVERGED = 4,   // gives NaN
     NO_MEMORY = 8,       // nothing was computed
+    OUTSIDE = 32,        // an eigenvalue that may lie outside the domain of the function: look closer
     FAR = 16,            // a spectrum so far from 1, or so wide, that digits may be lost: plain torch does it with care
 };
 

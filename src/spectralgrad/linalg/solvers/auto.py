@@ -7,11 +7,12 @@ from torch import Tensor
 
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import jacobi, svd, syev
+from spectralgrad.kernels.cpu import eigh as native_kernel
 
-from . import native
 from .base import Solver, compilable
 from .jacobi import Jacobi
 from .lapack import Lapack
+from .native import Native
 
 # On CUDA: from how many matrices on the Jacobi kernel is faster than cuSOLVER's XsyevBatched, for n up to the number in
 # front; beyond the last n it never is. Measured on an H200; docs/speed.md has the times.
@@ -21,7 +22,10 @@ _TRIANGLE = 128  # up to this many columns, or rows, the kernels of the SVD beat
 _SEVERAL = 16  # beyond it, from so many matrices on
 _TALL = 8192  # rows from which one matrix is better off with all multiprocessors
 _MANY = 768
-_LAPACK, _JACOBI, _NATIVE = Lapack(), Jacobi(), native.Native()
+# On the CPU: the largest n of which a single matrix is better off in native kernels; beyond it, from how many on, and up to
+# which n. Measured: docs/speed.md.
+_ALONE, _SOME, _LARGEST = 16, 4, 64
+_LAPACK, _JACOBI, _NATIVE = Lapack(), Jacobi(), Native()
 
 
 @compilable
@@ -53,7 +57,9 @@ class Auto(Solver):
 
     def choose(self, H: Tensor) -> Solver:
         if not H.is_cuda:
-            return _NATIVE if native.wins(H) else _LAPACK
+            n = H.shape[-1]
+            few = n > _ALONE and (n > _LARGEST or H.numel() < _SOME * n * n)
+            return _LAPACK if few or not native_kernel.runs_on(H) else _NATIVE
         n = H.shape[-1]
         batch = H.numel() // (n * n)
         in_kernel = jacobi.runs_on(H)
@@ -68,6 +74,12 @@ class Auto(Solver):
 
     def solve(self, H: Tensor) -> tuple[Tensor, Tensor]:
         return self.choose(H).solve(H)
+
+    def solve_if_hermitian(self, M: Tensor) -> tuple[Tensor, Tensor] | None:
+        return self.choose(M).solve_if_hermitian(M)
+
+    def values_if_hermitian(self, M: Tensor) -> Tensor | None:
+        return self.choose(M).values_if_hermitian(M)
 
     def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
         if not svd.runs_on(A):

@@ -38,33 +38,38 @@ def decompose(
             gives NaN and is counted.
         start: a guess of the eigenvectors (*B, n, n), for solvers that can use one.
     """
+    if tolerance is not None and M.numel():  # then nothing traces
+        if start is None and (pairs := solver.solve_if_hermitian(M)) is not None:  # as most are
+            return pairs
+        chosen = solver.choose(M)
+        if torch.equal(M, M.mH):  # NaN is not equal, and `_rescue` finds Inf
+            return _solve(who, M, chosen.solve, _first_of(chosen, M, start))  # type: ignore[return-value]
+        H = hermitian_part(M)
+        require_hermitian(who, M, H, tolerance)
+        return _solve(who, H, chosen.solve, _first_of(chosen, M, start))  # type: ignore[return-value]
     if compiling() or recording():
         _require_compilable(who, type(solver).__name__)
         return _decompose_compiled(M, type(solver).__name__, list(astuple(solver)), start)  # type: ignore[call-overload]
     if M.numel() == 0:
         return M.new_empty(M.shape[:-1], dtype=M.real.dtype), torch.empty_like(M)
     chosen = solver.choose(M)
-    start = None if start is None else start.broadcast_to(M.shape)
-    solve_first = chosen.solve if start is None else partial(chosen.solve_from, start=start)
-    if tolerance is not None:
-        if (pairs := chosen.solve_if_hermitian(M)) is not None:  # as most are
-            return pairs
-        if torch.equal(M, M.mH):  # NaN is not equal, and `_rescue` finds Inf
-            return _solve(who, M, chosen.solve, solve_first)  # type: ignore[return-value]
-        H = hermitian_part(M)
-        require_hermitian(who, M, H, tolerance)
-        return _solve(who, H, chosen.solve, solve_first)  # type: ignore[return-value]
-    if (pairs := chosen.solve_anything(M, start)) is not None:
+    if (pairs := chosen.solve_anything(M, None if start is None else start.broadcast_to(M.shape))) is not None:
         return pairs
     H = hermitian_part(M)
     broken = _broken(H)
-    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve, solve_first, look=H.device.type == "cpu")
+    solve_first, look = _first_of(chosen, M, start), H.device.type == "cpu"
+    w, V = _solve(who, H.masked_fill(broken, 0), chosen.solve, solve_first, look=look)
     return w.masked_fill(broken[..., 0], torch.nan), V.masked_fill(broken, torch.nan)
+
+
+def _first_of(solver: Solver, M: Tensor, start: Tensor | None) -> Callable[[Tensor], Factors]:
+    """How ``solver`` decomposes a matrix like ``M`` at first: from a guess, if there is one."""
+    return solver.solve if start is None else partial(solver.solve_from, start=start.broadcast_to(M.shape))
 
 
 def eigenvalues_alone(M: Tensor, solver: Solver, tolerance: float | None) -> Tensor | None:
     """w of `decompose` where it needs no vectors and nothing is wrong with ``M``; None leaves it to `decompose`."""
-    return None if tolerance is None or M.numel() == 0 else solver.choose(M).values_if_hermitian(M)
+    return None if tolerance is None or M.numel() == 0 else solver.values_if_hermitian(M)
 
 
 def _require_compilable(who: str, name: str) -> None:

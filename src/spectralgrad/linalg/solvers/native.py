@@ -11,9 +11,6 @@ from spectralgrad.kernels.cpu import eigh as kernel
 
 from .base import Solver
 
-_ALONE = 16  # the largest n of which a single matrix is better off here than with LAPACK; measured, as the next
-_FEW, _LARGEST = 4, 64  # beyond that, from so many matrices on, and up to this n
-
 
 @dataclass(frozen=True)
 class Native(Solver):
@@ -43,9 +40,3 @@ class Native(Solver):
         if status & kernel.NOT_FINITE:
             count_on_device("nonfinite_input", ~torch.isfinite(M).all(-1).all(-1))
         return w, V
-
-
-def wins(M: Tensor) -> bool:
-    """Whether the kernels take matrices (*B, n, n) like ``M``, and faster than LAPACK."""
-    n = M.shape[-1]
-    return (n <= _ALONE or (n <= _LARGEST and M.numel() >= _FEW * n * n)) and kernel.runs_on(M)
