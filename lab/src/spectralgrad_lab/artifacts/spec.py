@@ -14,8 +14,9 @@ BETWEEN = (8, 32)  # group sizes that are tried last
 LEAST = ("pi",)  # the method that says least: it is expected to fail
 ArtifactKind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
-    "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
-]
+    "table", "loss", "error", "condition", "success", "survival",
+    "time", "contour", "probability", "direction", "points", "pictures",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
