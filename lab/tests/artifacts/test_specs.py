@@ -65,7 +65,7 @@ DATA = {
     **dict.fromkeys((*CIFAR100, "eccv22-fig2", "eccv22-fig3", "eccv22-fig4"), ("cifar100",)),
     **dict.fromkeys(("pami-table7", "eccv22-table5", "eccv22-fig5"), ("folder",)),
     "pami-table6": ("tinyimagenet",),
-    "eccv22-table4": ("cifar10", "cifar100"),
+    **dict.fromkeys(("eccv22-table4", "nips19-fig2"), ("cifar10", "cifar100")),
     "eccv22-fig1": ("cifar100", "folder"),
 }
 SHORT_DATA = {"eccv22-table4": "cifar10"}  # of both
