@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spectralgrad_lab.artifacts.spec import Entry, Figure
-from spectralgrad_lab.records.outcome import CONVERGED, Outcome, number
+from spectralgrad_lab.records.outcome import Outcome, number
 from spectralgrad_lab.records.store import Store
 
 DASH = "–"  # no trial finished, or none was run
 NOT_JUDGED = "not judged"
-LARGE = 1e4  # a loss from which its decimals say nothing
 ERRORS: dict[str, str] = {"accuracy": "test_error", "top5_accuracy": "top5_error"}  # 100 % less the accuracy
 
 
@@ -187,10 +186,8 @@ def measure(entry: Entry, store: Store, *, judged: bool = True) -> Cell:
 
 
 def _stray(outcome: Outcome) -> str:
-    loss, classes = number(outcome.epochs[-1].get("train_loss")), outcome.classes or 0
-    limit = CONVERGED * math.log(classes)
-    shown = f"{loss:.2f}" if loss < LARGE else f"{loss:.3g}"
-    return f"did not converge: training loss {shown}, above {limit:.2f} = {CONVERGED} ln({classes})"
+    training, test = outcome.last_errors
+    return f"did not converge: training error {training:.1f} %, test error {test:.1f} %, above {outcome.limit:.1f} %"
 
 
 def finite_of(values: Sequence[float]) -> list[float]:
