@@ -65,8 +65,8 @@ class Spec:
     judged: bool = False
 
     def is_judged(self, scale: Scale) -> bool:
-        """Whether a success must have converged, beside being finite."""
-        return self.judged or scale != "smoke"
+        """Whether a success must have converged, beside being finite; not where it is asked how long trainings last."""
+        return self.form != "survival" and (self.judged or scale != "smoke")
 
     @property
     def is_computed(self) -> bool:
