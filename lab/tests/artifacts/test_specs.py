@@ -22,6 +22,7 @@ from spectralgrad_lab.models.layers import LayerOptions, norm_of
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.report.cells import SPECTRUM
 from spectralgrad_lab.training.treatments import treat_weight
 from support.marks import slow_but
 
@@ -37,12 +38,13 @@ IDS = [
     *("eccv22-fig1", "eccv22-fig2", "eccv22-fig3", "eccv22-fig4", "eccv22-fig5"),
     *("eccv22-table1", "eccv22-table2", "eccv22-table3", "eccv22-table4"),
     *("eccv22-table5", "eccv22-table6"),
-    *("ours-contrasts", "ours-survival"),
+    *("ours-contrasts", "ours-survival", "ours-ratios", "ours-floor", "ours-kept", "ours-premise"),
 ]
 STYLE = {"pami-fig2", "pami-table8", "pami-table9", "pami-table10", "pami-fig9", "pami-fig10"}
 COMPUTED = {"nips19-table1", "nips19-fig1", "pami-fig1a", "pami-fig3", "pami-fig4", "pami-fig11", "pami-eq60"}
 TIMED = {"nips19-time", "pami-fig7", "eccv22-table6"}
-OWN = {"ours-survival"}  # with a protocol of its own, small enough for two cores
+SPECTRA = ("ours-ratios", "ours-floor", "ours-kept", "ours-premise")  # of other artifacts' trainings
+OWN = {"ours-survival", *SPECTRA}  # that one with a protocol of its own, small enough for two cores
 TRAINED = [id for id in IDS if id not in STYLE | COMPUTED | TIMED]
 
 # Trials of a cell in the papers; and the sets they train on.
@@ -95,7 +97,7 @@ def printed_cells(spec: Spec) -> Iterator[tuple[str, str, str | None]]:
 
 
 def test_every_id_is_there_in_the_order_of_the_papers() -> None:
-    assert len(IDS) == 47
+    assert len(IDS) == 51
     assert list(SPECS) == IDS
     papers = {id.partition("-")[0] for id in IDS}
     found = {path for paper in papers for path in Path(folder.__path__[0], paper).glob("*.py") if path.stem != "__init__"}
@@ -593,3 +595,13 @@ def test_survival_has_steps_enough_and_a_learning_rate_that_stays() -> None:
     with torch.device("meta"):
         net: Any = build(SPECS["ours-survival"].trials("short")[0], 10, 3, 32)
     assert tuple(net.conv1.weight.shape) == (64, 3, 3, 3)
+
+
+@pytest.mark.parametrize("id", SPECTRA)
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_read_off_the_spectrum_trains_nothing_of_its_own(id: str, scale: Scale) -> None:
+    others = {trial for other in PRINTED for trial in trials_of(SPECS[other], scale)}
+    trials = set(trials_of(SPECS[id], scale))
+    assert trials
+    assert trials <= others
+    assert {entry.figure for entry in entries_of(SPECS[id], scale)} <= set(SPECTRUM)

@@ -13,7 +13,8 @@ import pytest
 from spectralgrad_lab.artifacts.spec import Entry, Figure
 from spectralgrad_lab.records.store import Store, opening
 from spectralgrad_lab.records.trial import Trial
-from spectralgrad_lab.report.cells import Cell, Failure, measure
+from spectralgrad_lab.report.cells import SPECTRUM, Cell, Failure, measure
+from spectralgrad_lab.report.paired import differences
 from spectralgrad_lab.report.tables import arrange, cell_lines, group_failures, to_csv
 
 ERRORS = [5.25, 4.5, 7.125]
@@ -69,7 +70,7 @@ def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Stor
         for epoch, (top5, failures) in enumerate([(9.0, 2), (7.0, 1)]):
             recording.append("epoch", epoch=epoch, test_error=20.0, top5_error=top5, monitor={"solver_failures": failures})
         recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
-    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in get_args(Figure)}
+    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in {*get_args(Figure)} - {*SPECTRUM}}
     accuracies = {"accuracy": 80.0, "top5_accuracy": 93.0}
     assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0, **accuracies}
     assert measure(replace(top1, figure="solver_failures"), store).shown_mean() == "3"
@@ -226,3 +227,22 @@ def test_best_and_last_of_the_epochs_that_were_evaluated(store: Store) -> None:
     header, line = csv.reader(io.StringIO(to_csv(cell_lines([cell]))))
     read = dict(zip(header, line, strict=True))
     assert (read["mean"], read["best_epoch_mean"], read["converged"]) == ("7.5", "7.0", "2")
+
+
+def test_a_figure_of_the_spectrum_is_that_of_the_last_epoch_and_of_the_first(store: Store) -> None:
+    trial = Trial(layer="zca", d=64, epochs=2)
+    with store.recording(trial) as recording:
+        for epoch, (ratio, floor) in enumerate(((0.5, 37.0), (0.7, 1.0))):
+            monitor = {"mean_ratio": ratio, "at_floor": floor, "condition_range": 1.25e7}
+            recording.append("epoch", epoch=epoch, seconds=1.0, train_error=5.0, monitor=monitor)
+        recording.append("end", status="finished", reason="", test_error=6.0, best_error=6.0)
+    cells = {name: measure(Entry(name, "a", (trial,), name), store) for name in ("mean_ratio", "at_floor", "tied_ratio")}
+    assert [(cell.errors, cell.bests) for cell in cells.values()] == [
+        ((0.7,), (0.5,)),
+        ((1.0,), (37.0,)),
+        ((0.7,), ((0.5 * 27 + 36) / 63,)),  # 36 of 63 pairs tie at eps
+    ]
+    [table] = arrange([cells["at_floor"]])
+    assert table.columns == ("finite", "first epoch", "last epoch")
+    assert measure(Entry("x", "a", (trial,), "condition_range"), store).shown_mean() == "1.2e+07"
+    assert differences([Entry("x", "a", (trial,), "at_floor")], [cells["at_floor"]]) == []

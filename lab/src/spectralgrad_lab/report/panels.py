@@ -32,6 +32,11 @@ FIGURES: dict[Figure, str] = {
     "accuracy": "test accuracy (%)",
     "top5_accuracy": "top-5 test accuracy (%)",
     "solver_failures": "failures of the solver",
+    "mean_ratio": "mean l_i / l_(i-1) above the floor",
+    "tied_ratio": "mean l_i / l_(i-1), ties at the floor as 1",
+    "at_floor": "eigenvalues at most eps",
+    "kept_rank": "eigenvectors kept",
+    "condition_range": "condition of the covariance on its range",
 }
 SHIFTED = "condition number of the covariance + eps I"
 OLDER = {"condition_range": "condition"}  # what stands in its place in records that were written before it
