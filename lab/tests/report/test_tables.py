@@ -14,7 +14,6 @@ from spectralgrad_lab.artifacts.spec import Entry, Figure
 from spectralgrad_lab.records.store import Store, opening
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.report.cells import SPECTRUM, Cell, Failure, measure
-from spectralgrad_lab.report.paired import differences
 from spectralgrad_lab.report.tables import arrange, cell_lines, group_failures, to_csv
 
 ERRORS = [5.25, 4.5, 7.125]
@@ -245,4 +244,3 @@ def test_a_figure_of_the_spectrum_is_that_of_the_last_epoch_and_of_the_first(sto
     [table] = arrange([cells["at_floor"]])
     assert table.columns == ("finite", "first epoch", "last epoch")
     assert measure(Entry("x", "a", (trial,), "condition_range"), store).shown_mean() == "1.2e+07"
-    assert differences([Entry("x", "a", (trial,), "at_floor")], [cells["at_floor"]]) == []
