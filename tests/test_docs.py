@@ -1,6 +1,8 @@
 """Every Python example in the documentation runs, every link leads somewhere, and the mathematics survives Markdown."""
 
+import json
 import re
+import shutil
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +114,39 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     if any("spectralgrad_lab" in fence.code for fence in python(page.read_text())):
         pytest.importorskip("spectralgrad_lab", reason="needs the laboratory")
     run_in(tmp_path, monkeypatch, page)
+
+
+ROOT_OF_EVIDENCE = "root = Path(spectralgrad_lab.__file__).parents[3]"
+
+
+@pytest.mark.skipif(not (ROOT / "results").exists(), reason="an unpacked sdist: no results/, no lab/")
+@pytest.mark.parametrize("change", ["nothing", "a failure", "an error", "a cell of the README"])
+def test_a_changed_record_makes_the_evidence_fail(change: str, tmp_path: Path) -> None:
+    """Its example, on a copy of the records, the page and the README."""
+    pytest.importorskip("spectralgrad_lab", reason="needs the laboratory")
+    for name in ("laboratory-h200", "laboratory-cpu", "style-h200"):
+        shutil.copytree(ROOT / "results" / name, tmp_path / "results" / name)
+    (tmp_path / "docs").mkdir()
+    for file in ("docs/evidence.md", "README.md"):
+        shutil.copy(ROOT / file, tmp_path / file)
+    trial = {"a failure": '"method": "svd", "d": 4,', "an error": '"method": "taylor", "d": 64,'}.get(change)
+    of_table4 = (path for path in (tmp_path / "results" / "laboratory-h200" / "trials").glob("*.jsonl") if trial)
+    for path in of_table4:
+        text = path.read_text()
+        if str(trial) in text and '"epochs": 8,' in text and '"seed": 0,' in text:
+            head, _, end = text.rstrip().rpartition("\n")
+            changed = {**json.loads(end), **({"status": "failed"} if change == "a failure" else {"test_error": 15.0})}
+            path.write_text(f"{head}\n{json.dumps(changed)}\n")
+    if change == "a cell of the README":
+        (tmp_path / "README.md").write_text((tmp_path / "README.md").read_text().replace("| 0 of 4 in 8", "| 1 of 4 in 8"))
+    page = (ROOT / "docs" / "evidence.md").read_text()
+    assert page.count(ROOT_OF_EVIDENCE) == 1
+    copied = page.replace(ROOT_OF_EVIDENCE, f"root = Path({str(tmp_path)!r})")
+    if change == "nothing":
+        run(copied, "a copy of docs/evidence.md")
+    else:
+        with pytest.raises(AssertionError, match=r"must have: |README\.md: "):
+            run(copied, "a copy of docs/evidence.md")
 
 
 @pytest.mark.parametrize("page", [page for page in DOCS if page != INDEX], ids=ident)

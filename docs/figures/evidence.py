@@ -7,12 +7,11 @@ diamond is the difference that the papers print.
 from pathlib import Path
 from typing import NamedTuple
 
-from spectralgrad_lab.artifacts.registry import find
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.report.paired import Difference
+from spectralgrad_lab.report.verdict import Cell, difference, seen
 
 RECORDS = Path(__file__).resolve().parents[2] / "results" / "laboratory-h200"
-Cell = tuple[str, str, str]  # artifact, row, column
 
 
 class Line(NamedTuple):
@@ -23,15 +22,15 @@ class Line(NamedTuple):
 
 
 def _table4(row: str, d: int) -> Cell:
-    return "pami-table4", row, f"d = {d}"
+    return Cell("pami-table4", row, f"d = {d}")
 
 
 def _denoised(table: str, row: str) -> Cell:
-    return f"nips19-table4{table}", row, "Error (%)"
+    return Cell(f"nips19-table4{table}", row, "Error (%)")
 
 
 def _cifar100(row: str, column: str = "d = 64") -> Cell:
-    return "pami-table5", f"ResNet18 {row}", column
+    return Cell("pami-table5", f"ResNet18 {row}", column)
 
 
 PLAIN, NORM, NORM100 = _denoised("a", "100"), "BN", _cifar100("BN", "Batch Norm")
@@ -58,29 +57,16 @@ GROUPS: dict[str, tuple[Line, ...]] = {
     "with NOG, OW and OLR, less without": (
         Line(
             "16 epochs; printed for ResNet-50",
-            ("eccv22-table4", "SVD + NOG + OW + OLR", "CIFAR-10"),
-            ("eccv22-table4", "SVD", "CIFAR-10"),
+            Cell("eccv22-table4", "SVD + NOG + OW + OLR", "CIFAR-10"),
+            Cell("eccv22-table4", "SVD", "CIFAR-10"),
             -0.42,
         ),
     ),
 }
 
 
-def errors(cell: Cell, store: Store) -> dict[int, float]:
-    """Seed -> test error in %, of the trainings that converged."""
-    artifact, row, column = cell
-    entries = find(artifact).entries
-    assert entries is not None
-    (trials,) = (entry.trials for entry in entries("short") if (entry.row, entry.column) == (row, column))
-    outcomes = {trial.seed: store.outcome(trial) for trial in trials}
-    errors = {seed: found.test_error for seed, found in outcomes.items() if found is not None and found.converged}
-    return {seed: error for seed, error in errors.items() if error is not None}
-
-
 def measured(line: Line, store: Store) -> Difference:
-    one, other = errors(line.one, store), errors(line.other, store)
-    values = tuple(one[seed] - other[seed] for seed in sorted(one.keys() & other.keys()))
-    return Difference(line.one[1], line.one[2], line.other[1], values)
+    return difference(seen(line.one, store), seen(line.other, store))
 
 
 # The drawing. One file for light and dark: it brings its own ground, and follows the reader's setting.

@@ -237,6 +237,15 @@ def test_times_are_measured_and_state_the_machine(module: object, monkeypatch: p
         assert list(printed.rows) == list(result.tables[0].rows)
 
 
+def test_the_forward_pass_stands_beside_the_backward_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PAMI 5.1.2: forward takes 2 to 10 times as long as backward."""
+    monkeypatch.setitem(timing.ROUNDS, "smoke", 1)
+    backward, forward, ratio = pami_fig7.SPEC.compute("smoke").tables  # type: ignore[misc]
+    for row, cells in ratio.rows.items():
+        for share, one, other in zip(cells, forward.rows[row], backward.rows[row], strict=True):
+            assert float(share) == pytest.approx(float(one) / float(other), rel=2e-3)
+
+
 def test_a_larger_network_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(timing.ROUNDS, "smoke", 3)
     small = replace(_protocol.DIGITS, width=4, batch=32)

@@ -22,6 +22,7 @@ from spectralgrad_lab.models.layers import LayerOptions, norm_of
 from spectralgrad_lab.records.results import SCALES, Printed, Scale
 from spectralgrad_lab.records.store import Store
 from spectralgrad_lab.records.trial import Trial
+from spectralgrad_lab.report.cells import SPECTRUM
 from spectralgrad_lab.training.treatments import treat_weight
 from support.marks import slow_but
 
@@ -37,11 +38,13 @@ IDS = [
     *("eccv22-fig1", "eccv22-fig2", "eccv22-fig3", "eccv22-fig4", "eccv22-fig5"),
     *("eccv22-table1", "eccv22-table2", "eccv22-table3", "eccv22-table4"),
     *("eccv22-table5", "eccv22-table6"),
-    "ours-contrasts",
+    *("ours-contrasts", "ours-survival", "ours-ratios", "ours-floor", "ours-kept", "ours-premise"),
 ]
 STYLE = {"pami-fig2", "pami-table8", "pami-table9", "pami-table10", "pami-fig9", "pami-fig10"}
 COMPUTED = {"nips19-table1", "nips19-fig1", "pami-fig1a", "pami-fig3", "pami-fig4", "pami-fig11", "pami-eq60"}
 TIMED = {"nips19-time", "pami-fig7", "eccv22-table6"}
+SPECTRA = ("ours-ratios", "ours-floor", "ours-kept", "ours-premise")  # of other artifacts' trainings
+OWN = {"ours-survival", *SPECTRA}  # that one with a protocol of its own, small enough for two cores
 TRAINED = [id for id in IDS if id not in STYLE | COMPUTED | TIMED]
 
 # Trials of a cell in the papers; and the sets they train on.
@@ -64,7 +67,7 @@ DATA = {
     **dict.fromkeys((*CIFAR100, "eccv22-fig2", "eccv22-fig3", "eccv22-fig4"), ("cifar100",)),
     **dict.fromkeys(("pami-table7", "eccv22-table5", "eccv22-fig5"), ("folder",)),
     "pami-table6": ("tinyimagenet",),
-    "eccv22-table4": ("cifar10", "cifar100"),
+    **dict.fromkeys(("eccv22-table4", "nips19-fig2"), ("cifar10", "cifar100")),
     "eccv22-fig1": ("cifar100", "folder"),
 }
 SHORT_DATA = {"eccv22-table4": "cifar10"}  # of both
@@ -74,6 +77,8 @@ ILLEGIBLE |= {"eccv22-table1": 2, "eccv22-table2": 2, "eccv22-table4": 10, "eccv
 SPECS = registry.specs()
 every_spec = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 every_training = pytest.mark.parametrize("spec", [SPECS[id] for id in TRAINED], ids=TRAINED)
+PRINTED = [id for id in TRAINED if id not in OWN]
+every_printed_training = pytest.mark.parametrize("spec", [SPECS[id] for id in PRINTED], ids=PRINTED)
 
 
 def entries_of(spec: Spec, scale: Scale) -> tuple[Entry, ...]:
@@ -92,7 +97,7 @@ def printed_cells(spec: Spec) -> Iterator[tuple[str, str, str | None]]:
 
 
 def test_every_id_is_there_in_the_order_of_the_papers() -> None:
-    assert len(IDS) == 46
+    assert len(IDS) == 51
     assert list(SPECS) == IDS
     papers = {id.partition("-")[0] for id in IDS}
     found = {path for paper in papers for path in Path(folder.__path__[0], paper).glob("*.py") if path.stem != "__init__"}
@@ -127,7 +132,8 @@ def test_entries_are_cells_with_seeds(spec: Spec, scale: Scale) -> None:
         assert [trial.seed for trial in entry.trials] == list(range(len(entry.trials)))
         assert len({replace(trial, seed=0) for trial in entry.trials}) == 1
     if scale == "short":
-        counts = {10} if spec.id in ("pami-table3", "pami-fig5") else {6} if spec.id == "ours-contrasts" else {1, 3, 5}
+        more = {"pami-table3": {10}, "pami-fig5": {10}, "ours-contrasts": {6}, "ours-survival": {2, 5}}
+        counts = more.get(spec.id, {1, 3, 5})
         assert {len(entry.trials) for entry in entries} <= counts
     assert scale != "smoke" or {len(entry.trials) for entry in entries} <= {1, 2}
 
@@ -164,7 +170,7 @@ def test_smoke_is_digits_and_small(spec: Spec) -> None:
         assert trial.train_samples <= 512
 
 
-@every_training
+@every_printed_training
 def test_short_is_the_papers_set_in_a_few_epochs_and_seeds(spec: Spec) -> None:
     trials = set(trials_of(spec, "short"))
     assert sum(trial.model == "resnet50" for trial in trials) <= 6
@@ -185,7 +191,7 @@ def test_every_beginning_of_a_sweep_is_worth_having() -> None:
     assert order == sorted(order)
 
 
-@every_training
+@every_printed_training
 def test_the_paper_scale_is_the_printed_protocol(spec: Spec) -> None:
     entries = entries_of(spec, "paper")
     assert {len(entry.trials) for entry in entries} == set(TRIALS[spec.id])
@@ -293,7 +299,7 @@ def test_what_is_not_the_texts_is_said_on_the_page(scale: Scale) -> None:
 
 
 def test_a_protocol_that_a_paper_does_not_print_is_said_to_be_anothers() -> None:
-    for id in TRAINED:
+    for id in PRINTED:
         assert "NIPS19 and the draft print no epochs" in SPECS[id].says["paper"]
     for id in ("draft-table2", "draft-table3"):
         assert all("N H W - 1" in SPECS[id].says[scale] for scale in ("short", "paper"))
@@ -435,7 +441,7 @@ def test_lost_cells_stay_lost(spec: Spec) -> None:
     assert sum(cell is None for _, _, cell in printed_cells(spec)) == ILLEGIBLE.get(spec.id, 0)
 
 
-@pytest.mark.parametrize("spec", [SPECS[id] for id in TRAINED if SPECS[id].printed], ids=lambda spec: spec.id)
+@pytest.mark.parametrize("spec", [SPECS[id] for id in PRINTED if SPECS[id].printed], ids=lambda spec: spec.id)
 def test_our_rows_are_called_as_the_printed_ones(spec: Spec) -> None:
     printed = {row.partition(": ")[0] for table in spec.printed for row in table.rows}
     ours = {entry.row for entry in entries_of(spec, "paper")}
@@ -571,3 +577,31 @@ def test_a_wrong_id_suggests_the_nearest(wrong: str, near: str) -> None:
 def test_nonsense_suggests_nothing() -> None:
     with pytest.raises(OptionError, match=r"no artifact 'zzz'\. `spectralgrad list`"):
         registry.find("zzz")
+
+
+def test_survival_has_steps_enough_and_a_learning_rate_that_stays() -> None:
+    """Five seeds of 5000 steps on CIFAR-10 for each d, 100,000 on the digits; the papers' 137,000 at paper."""
+    images = {"cifar10": 50_000, "digits": 1437}
+    for scale, least in (("short", {"cifar10": 5000, "digits": 100_000}), ("paper", dict.fromkeys(images, 136_850))):
+        entries = entries_of(SPECS["ours-survival"], scale)
+        for entry in entries:
+            trial = entry.trials[0]
+            assert (trial.lr, trial.milestones, trial.schedule, trial.eps) == (0.1, (), "steps", 1e-4)
+            assert (trial.augment, trial.precision, trial.train_samples) == (True, "32-true", None)
+            steps = trial.epochs * (images[trial.data] // trial.batch)
+            assert steps >= (least[trial.data] if entry.row != "PI" else least[trial.data] // 10)
+            assert entry.row in ("SVD-Taylor", "Exact") or len(entry.trials) >= 5
+        assert {e.trials[0].d for e in entries if e.row == "SVD" and e.trials[0].data == "cifar10"} == {4, 8, 16, 32, 64}
+    with torch.device("meta"):
+        net: Any = build(SPECS["ours-survival"].trials("short")[0], 10, 3, 32)
+    assert tuple(net.conv1.weight.shape) == (64, 3, 3, 3)
+
+
+@pytest.mark.parametrize("id", SPECTRA)
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_read_off_the_spectrum_trains_nothing_of_its_own(id: str, scale: Scale) -> None:
+    others = {trial for other in PRINTED for trial in trials_of(SPECS[other], scale)}
+    trials = set(trials_of(SPECS[id], scale))
+    assert trials
+    assert trials <= others
+    assert {entry.figure for entry in entries_of(SPECS[id], scale)} <= set(SPECTRUM)

@@ -112,7 +112,7 @@ def test_the_condition_on_the_range_is_drawn_where_it_was_recorded(tmp_path: Pat
 
 def test_rows_of_one_column_stand_on_the_axis(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    entries = tuple(Entry(row, "Error (%)", (Trial(layer="denoise", epochs=2, rank=int(row)),)) for row in ("2", "4", "8"))
+    entries = tuple(Entry(row, "Error (%)", (Trial(layer="denoise", epochs=4, rank=int(row)),)) for row in ("2", "4", "8"))
     for entry in entries[:2]:
         train(store, entry.trials[0])
     spec = Spec("x", "NIPS19", "", "training")
@@ -137,7 +137,7 @@ def test_columns_with_rows_of_their_own_are_panels_of_their_own(tmp_path: Path) 
         (of_panels, ["energy", "eigenvectors"]),
         (with_holes, ["test error: mean, and range over seeds"]),
     ):
-        entries = tuple(Entry(row, column, (Trial(epochs=2, seed=i),)) for i, (row, column) in enumerate(places))
+        entries = tuple(Entry(row, column, (Trial(epochs=4, seed=i),)) for i, (row, column) in enumerate(places))
         for entry in entries:
             train(store, entry.trials[0])
         cells = [measure(entry, store) for entry in entries]

@@ -1,9 +1,11 @@
 """Differences seed by seed: the quantile against scipy, pairs by seed, and the reference of each cell."""
 
+from dataclasses import replace
+
 import pytest
 from scipy import stats
 
-from spectralgrad_lab.artifacts.spec import Entry
+from spectralgrad_lab.artifacts.spec import Entry, Figure
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.report.cells import Cell
 from spectralgrad_lab.report.paired import Difference, differences, t_quantile
@@ -53,3 +55,12 @@ def test_the_reference_is_batch_norm_of_the_same_network_and_data_or_the_first_r
     cells = [cell(each, (float(i), i + 1.0, i + 2.0), (0, 1, 2)) for i, each in enumerate(some)]
     named = {(x.row, x.reference): x.mean for x in differences(some, cells)}
     assert named == {("18 Exact", "18 BN, Batch Norm"): -1.0, ("50 Taylor", "50 Exact"): 1.0}
+
+
+@pytest.mark.parametrize("figure", ["at_floor", "solver_failures"])
+def test_counts_have_no_differences_in_points(figure: Figure) -> None:
+    entries = [replace(entry(row, "d = 4", layer="zca", d=d), figure=figure) for row, d in (("a", 4), ("b", 8))]
+    cells = [replace(cell(each, (1.0, 2.0, 4.0), (0, 1, 2)), figure=figure) for each in entries]
+    assert differences(entries, cells) == []
+    plain = [replace(each, figure="test_error") for each in entries]
+    assert len(differences(plain, [replace(each, figure="test_error") for each in cells])) == 1

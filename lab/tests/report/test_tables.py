@@ -13,7 +13,7 @@ import pytest
 from spectralgrad_lab.artifacts.spec import Entry, Figure
 from spectralgrad_lab.records.store import Store, opening
 from spectralgrad_lab.records.trial import Trial
-from spectralgrad_lab.report.cells import Cell, Failure, measure
+from spectralgrad_lab.report.cells import SPECTRUM, Cell, Failure, measure
 from spectralgrad_lab.report.tables import arrange, cell_lines, group_failures, to_csv
 
 ERRORS = [5.25, 4.5, 7.125]
@@ -69,7 +69,7 @@ def test_cells_of_a_row_show_different_figures_of_the_same_trainings(store: Stor
         for epoch, (top5, failures) in enumerate([(9.0, 2), (7.0, 1)]):
             recording.append("epoch", epoch=epoch, test_error=20.0, top5_error=top5, monitor={"solver_failures": failures})
         recording.append("end", status="finished", reason="", test_error=20.0, best_error=20.0)
-    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in get_args(Figure)}
+    shown = {figure: measure(replace(top1, figure=figure), store).mean for figure in {*get_args(Figure)} - {*SPECTRUM}}
     accuracies = {"accuracy": 80.0, "top5_accuracy": 93.0}
     assert shown == {"test_error": 20.0, "top5_error": 7.0, "solver_failures": 3.0, **accuracies}
     assert measure(replace(top1, figure="solver_failures"), store).shown_mean() == "3"
@@ -157,7 +157,7 @@ def test_a_record_of_another_trial_does_not_count(store: Store) -> None:
 # --- success: finite, and better than guessing
 
 
-LIMIT = 0.8 * math.log(10)
+LIMIT = 45.0  # half of guessing's 90 %
 
 
 def learn(store: Store, trial: Trial, losses: list[float], errors: list[float | None], **start: object) -> None:
@@ -173,36 +173,36 @@ def learn(store: Store, trial: Trial, losses: list[float], errors: list[float | 
 
 def test_a_success_is_better_than_guessing_in_its_last_epoch(store: Store) -> None:
     some = entry(3)
-    learn(store, some.trials[0], [9.0, LIMIT - 0.01], [50.0, 10.0])
-    learn(store, some.trials[1], [0.1, LIMIT + 0.01], [10.0, 90.0])  # it had learned, and lost it again
+    learn(store, some.trials[0], [90.0, LIMIT - 0.01], [50.0, 10.0])
+    learn(store, some.trials[1], [5.0, LIMIT + 0.01], [10.0, 11.0])  # it had learned, and lost it again
     record(store, some.trials[2], "failed", None, "NaN")
     cell = measure(some, store)
     assert (cell.run, cell.finite, cell.successes) == (3, 2, 1)
     assert (cell.shown_finite(), cell.shown_converged()) == ("67 % (2/3)", "33 % (1/3)")
     assert (cell.mean, cell.seeds) == (10.0, (0,))  # what failed to learn has no part in the mean
     [line] = [line for line in group_failures([cell]) if "seed 1" in line]
-    assert "did not converge: training loss 1.85, above 1.84 = 0.8 ln(10)" in line
-    learn(store, entry(4).trials[3], [9.0, 1e35], [50.0, 90.0])  # finite in float32
-    assert "training loss 1e+35, above" in group_failures([measure(entry(4), store)])[-1]
+    assert "did not converge: training error 45.0 %, test error 11.0 %, above 45.0 %" in line
+    learn(store, entry(4).trials[3], [9.0, 9.0], [10.0, 82.7])  # it learned the training images alone
+    assert "test error 82.7 %, above" in group_failures([measure(entry(4), store)])[-1]
     smoke = measure(some, store, judged=False)
-    assert (smoke.successes, smoke.shown_converged(), smoke.mean) == (2, "not judged", 50.0)
+    assert (smoke.successes, smoke.shown_converged(), smoke.mean) == (2, "not judged", 10.5)
 
 
 @pytest.mark.parametrize(
-    ("data", "start", "loss", "converged"),
+    ("data", "start", "error", "converged"),
     [
-        ("cifar100", {}, 3.0, True),  # 0.8 ln 100 = 3.68
-        ("cifar100", {"classes": 10}, 3.0, False),  # the start line knows better
-        ("folder", {}, 3.0, None),
-        ("folder", {"classes": 1000}, 3.0, True),
-        ("digits", {}, math.nan, None),
+        ("cifar100", {}, 49.0, True),  # half of 99
+        ("cifar100", {"classes": 10}, 49.0, False),  # the start line knows better
+        ("folder", {}, 49.0, None),
+        ("folder", {"classes": 1000}, 49.0, True),
+        ("digits", {"classes": 1}, 3.0, None),
     ],
 )
 def test_classes_come_from_the_start_line_or_the_data_set(
-    data: str, start: dict[str, object], loss: float, converged: bool | None, store: Store
+    data: str, start: dict[str, object], error: float, converged: bool | None, store: Store
 ) -> None:
     trial = Trial(data=data, epochs=1)
-    learn(store, trial, [loss], [5.0], **start)
+    learn(store, trial, [error], [5.0], **start)
     outcome = store.outcome(trial)
     assert outcome is not None
     assert outcome.converged is converged
@@ -226,3 +226,21 @@ def test_best_and_last_of_the_epochs_that_were_evaluated(store: Store) -> None:
     header, line = csv.reader(io.StringIO(to_csv(cell_lines([cell]))))
     read = dict(zip(header, line, strict=True))
     assert (read["mean"], read["best_epoch_mean"], read["converged"]) == ("7.5", "7.0", "2")
+
+
+def test_a_figure_of_the_spectrum_is_that_of_the_last_epoch_and_of_the_first(store: Store) -> None:
+    trial = Trial(layer="zca", d=64, epochs=2)
+    with store.recording(trial) as recording:
+        for epoch, (ratio, floor) in enumerate(((0.5, 37.0), (0.7, 1.0))):
+            monitor = {"mean_ratio": ratio, "at_floor": floor, "condition_range": 1.25e7}
+            recording.append("epoch", epoch=epoch, seconds=1.0, train_error=5.0, monitor=monitor)
+        recording.append("end", status="finished", reason="", test_error=6.0, best_error=6.0)
+    cells = {name: measure(Entry(name, "a", (trial,), name), store) for name in ("mean_ratio", "at_floor", "tied_ratio")}
+    assert [(cell.errors, cell.bests) for cell in cells.values()] == [
+        ((0.7,), (0.5,)),
+        ((1.0,), (37.0,)),
+        ((0.7,), ((0.5 * 27 + 36) / 63,)),  # 36 of 63 pairs tie at eps
+    ]
+    [table] = arrange([cells["at_floor"]])
+    assert table.columns == ("finite", "first epoch", "last epoch")
+    assert measure(Entry("x", "a", (trial,), "condition_range"), store).shown_mean() == "1.2e+07"

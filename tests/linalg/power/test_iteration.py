@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.errors import DefinitenessError
+from spectralgrad.errors import DefinitenessError, OptionError
 from spectralgrad.linalg.choices import for_eigenpairs
 from spectralgrad.linalg.eigh import eigenpairs
 from support import cases
@@ -186,6 +186,21 @@ def kept(M: Tensor, rule: sg.PowerIteration, solver: sg.Solver | None = None) ->
     flags = eigenpairs("test", M, for_eigenpairs("test", rule, solver or sg.Lapack()), None)[2]
     assert flags is not None
     return flags.tolist()
+
+
+def test_as_printed_drops_the_null_space_of_the_first_convolution() -> None:
+    """64 channels of 27 inputs, eps I added: the paper's break stands at eps, ours lets half of the null space pass."""
+    g = cases.generator(3)
+    inputs = torch.randn(27, 4096, generator=g) * torch.logspace(0, -1.5, 27).unsqueeze(-1)
+    C = sg.covariance(torch.randn(64, 27, generator=g) @ inputs)
+    M = C / C.trace() + 1e-4 * torch.eye(64)
+    printed, ours = kept(M, sg.PowerIteration.printed(19, eps=1e-4)), kept(M, sg.PowerIteration(19))
+    assert sum(printed) == 27 < sum(ours)
+    assert sum(kept(M, sg.PowerIteration.printed(19, eps=1e-3))) < 27
+    assert sg.PowerIteration.printed(5).steps == 5
+    for bad in ({"steps": 0}, {"eps": -1.0}):
+        with pytest.raises(OptionError, match=r"`PowerIteration`: "):
+            sg.PowerIteration.printed(**bad)  # type: ignore[arg-type]
 
 
 def partial_inverse_root(M: Tensor, keep: list[bool]) -> Tensor:

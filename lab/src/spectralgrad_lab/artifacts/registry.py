@@ -19,7 +19,7 @@ IDS = (
     *("pami-table8", "pami-table9", "pami-table10", "pami-fig9", "pami-fig10", "pami-fig11", "pami-eq60"),
     *("eccv22-fig1", "eccv22-fig2", "eccv22-fig3", "eccv22-fig4", "eccv22-fig5"),
     *("eccv22-table1", "eccv22-table2", "eccv22-table3", "eccv22-table4", "eccv22-table5", "eccv22-table6"),
-    "ours-contrasts",
+    *("ours-contrasts", "ours-survival", "ours-ratios", "ours-floor", "ours-kept", "ours-premise"),
 )
 
 
@@ -33,7 +33,7 @@ def specs() -> dict[str, Spec]:
     """Every artifact, in the order of the papers.
 
     >>> len(specs())
-    46
+    51
     """
     return {id: _spec(id) for id in IDS}
 

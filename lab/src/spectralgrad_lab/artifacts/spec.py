@@ -8,14 +8,19 @@ from spectralgrad_lab.records.results import Computed, Printed, Scale
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.style_network.workplace import Workplace
 
-# Of the test, in percent, after the last epoch or the best one; failures of the solver in all epochs.
-Figure = Literal["test_error", "top5_error", "accuracy", "top5_accuracy", "solver_failures"]
+# Of the test, in percent, after the last epoch or the best one; failures of the solver in all epochs; of the spectrum after
+# the first convolution, in the last epoch or the first one.
+Figure = Literal[
+    "test_error", "top5_error", "accuracy", "top5_accuracy", "solver_failures",
+    "mean_ratio", "tied_ratio", "at_floor", "kept_rank", "condition_range",
+]  # fmt: skip
 BETWEEN = (8, 32)  # group sizes that are tried last
 LEAST = ("pi",)  # the method that says least: it is expected to fail
 ArtifactKind = Literal["training", "computed", "timing", "style"]
 Form = Literal[
-    "table", "loss", "error", "condition", "success", "time", "contour", "probability", "direction", "points", "pictures"
-]
+    "table", "loss", "error", "condition", "success", "survival",
+    "time", "contour", "probability", "direction", "points", "pictures",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ class Spec:
     judged: bool = False
 
     def is_judged(self, scale: Scale) -> bool:
-        """Whether a success must have converged, beside being finite."""
-        return self.judged or scale != "smoke"
+        """Whether a success must have converged, beside being finite; not where it is asked how long trainings last."""
+        return self.form != "survival" and (self.judged or scale != "smoke")
 
     @property
     def is_computed(self) -> bool:

@@ -176,7 +176,6 @@ def _sweep(spec: Spec, scale: Scale, store: Store, before: Collection[Trial], **
     from spectralgrad_lab.report.answer import answer, trained
     from spectralgrad_lab.report.findings import gather
     from spectralgrad_lab.report.origin import cached, starts_of
-    from spectralgrad_lab.report.tables import arrange
 
     trials = spec.trials(scale)
     told, known = _ended(trials, store), [trial for trial in trials if trial in before]
@@ -192,7 +191,7 @@ def _sweep(spec: Spec, scale: Scale, store: Store, before: Collection[Trial], **
     found = gather(spec, scale, store)
     if found.problem:
         raise StoreError(found.problem)
-    tables = [*(arrange(found.cells) if found.cells else ()), *(found.result.tables if found.result else ())]
+    tables = [*found.tables, *(found.result.tables if found.result else ())]
     for printed in tables:
         _print(printed, ": ".join(filter(None, (spec.id, found.banner, printed.caption))))
     remarks = found.result.remarks if found.result else ()

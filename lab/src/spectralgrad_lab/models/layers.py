@@ -96,7 +96,10 @@ def _svd_pi(options: LayerOptions, steps: int) -> sg.PowerIteration:
     """
     deflation = cast(Literal["two-sided", "printed"], options.deflation)
     breaks = options.layer in ("zca", "pca") or (options.layer == "gcp" and deflation == "printed")
-    return sg.PowerIteration(steps, min_eigenvalue=options.eps if breaks else 0.0, deflation=deflation)
+    least = options.eps if breaks else 0.0
+    if deflation == "printed":
+        return sg.PowerIteration.printed(steps, least)
+    return sg.PowerIteration(steps, min_eigenvalue=least, deflation=deflation)
 
 
 def norm_of(options: LayerOptions) -> Norm:

@@ -89,7 +89,9 @@ def rule_of(variant: str, eps: float, iterations: int | None, deflation: str = "
     steps = STEPS.get(variant, 0) if iterations is None else iterations
     if variant == "pi":
         side = cast(Literal["two-sided", "printed"], deflation)
-        return sg.PowerIteration(steps, min_eigenvalue=eps, deflation=side)  # breaks at what the shift alone explains
+        if side == "printed":
+            return sg.PowerIteration.printed(steps, eps)
+        return sg.PowerIteration(steps, min_eigenvalue=eps, deflation=side)  # it too breaks at what the shift alone explains
     return {"clip": sg.Clip(CLIP), "taylor": sg.Taylor(steps), "exact": sg.Exact()}[variant]
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from .recording import Line, end_of
 
 CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tinyimagenet": 200}  # where an older start line does not say
-CONVERGED = 0.8  # of ln(classes), which is the loss of guessing
+CONVERGED = 0.5  # of the error of guessing
 
 
 class Outcome(NamedTuple):
@@ -26,19 +26,29 @@ class Outcome(NamedTuple):
 
     @property
     def converged(self) -> bool | None:
-        """Whether it is better than guessing: finite, and the training loss of the last epoch <= 0.8 ln(classes).
+        """Whether it has learned: finite, and training and test error of the last epoch at most half of guessing's.
 
-        None where the record does not say: no loss, or a data set of unknown classes.
+        None where the record does not say: no error, or a data set of unknown classes.
 
-        >>> [Outcome("finished", "", ({"train_loss": loss},), 9.0, 9.0, 1.0, classes=10).converged for loss in (0.4, 2.2)]
+        >>> epochs = ({"train_error": 12.0},)
+        >>> [Outcome("finished", "", epochs, error, 9.0, 1.0, classes=10).converged for error in (9.0, 82.7)]
         [True, False]
         """
         if self.status != "finished":
             return False
-        loss = number(self.epochs[-1].get("train_loss")) if self.epochs else math.nan
-        if self.classes is None or self.classes < 2 or math.isnan(loss):
-            return None
-        return loss <= CONVERGED * math.log(self.classes)
+        errors = [error for error in self.last_errors if not math.isnan(error)]
+        return max(errors) <= self.limit if errors and not math.isnan(self.limit) else None
+
+    @property
+    def last_errors(self) -> tuple[float, float]:
+        """In percent, of training and of test, after the last epoch; NaN for what the record does not have."""
+        return number(self.epochs[-1].get("train_error")) if self.epochs else math.nan, number(self.test_error)
+
+    @property
+    def limit(self) -> float:
+        """The error in percent up to which a training has learned; NaN for unknown classes."""
+        classes = self.classes or 0
+        return CONVERGED * 100 * (1 - 1 / classes) if classes > 1 else math.nan
 
     def evaluated(self, name: str) -> list[float]:
         """A figure of the test, epoch by epoch, of those epochs that were evaluated and have it.

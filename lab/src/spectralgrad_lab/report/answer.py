@@ -8,6 +8,7 @@ from .cells import Cell
 from .findings import Findings
 from .paired import Difference, differences
 from .panels import CURVES
+from .survival import lasted
 
 MANY = 5  # names in a list; more are counted
 APART = " What is marked as a misprint does not count."
@@ -63,6 +64,8 @@ def answer(found: Findings) -> str:
         said = {True: f"Equal to the paper's own numbers.{apart}", False: "Differs from the paper's own numbers."}
         first = found.result.remarks[0] if found.result.remarks else ""
         return said.get(found.result.agrees, first) if found.result.agrees is not None else first
+    if found.lives:
+        return lasted(found.lives)
     if not found.run:
         return "No training has ended yet." if found.begun else ""
     if not found.spec.is_judged(found.scale):

@@ -1,17 +1,18 @@
 """From outcomes to numbers: of a cell's seeds how many stayed finite and converged, and with which figure of the test."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spectralgrad_lab.artifacts.spec import Entry, Figure
-from spectralgrad_lab.records.outcome import CONVERGED, Outcome, number
+from spectralgrad_lab.records.outcome import Outcome, number
 from spectralgrad_lab.records.store import Store
 
 DASH = "–"  # no trial finished, or none was run
 NOT_JUDGED = "not judged"
-LARGE = 1e4  # a loss from which its decimals say nothing
+CHANNELS = 64  # after the first convolution
+SPECTRUM = ("mean_ratio", "tied_ratio", "at_floor", "kept_rank", "condition_range")  # of the monitor's line of an epoch
 ERRORS: dict[str, str] = {"accuracy": "test_error", "top5_accuracy": "top5_error"}  # 100 % less the accuracy
 
 
@@ -134,9 +135,11 @@ class Cell:
     def _spread(self, values: Sequence[float]) -> str:
         if not values:
             return DASH
-        return self._rounded(mean_of(values)) + (f" ± {deviation_of(values):.2f}" if len(values) > 1 else "")
+        return self._rounded(mean_of(values)) + (f" ± {self._rounded(deviation_of(values))}" if len(values) > 1 else "")
 
     def _rounded(self, x: float) -> str:
+        if self.figure == "condition_range":
+            return f"{x:.2g}"
         return f"{x:.0f}" if self.figure == "solver_failures" and x == round(x) else f"{x:.2f}"
 
 
@@ -155,6 +158,9 @@ def figure_of(outcome: Outcome, figure: Figure) -> tuple[float, float]:
         return number(outcome.test_error), number(outcome.best_error)
     if figure == "solver_failures":
         return sum(number((line.get("monitor") or {}).get("solver_failures")) for line in outcome.epochs), math.nan
+    if figure in SPECTRUM:
+        seen = [_of_spectrum(figure, line.get("monitor") or {}) for line in outcome.epochs]
+        return (seen[-1], seen[0]) if seen else (math.nan, math.nan)
     values = outcome.evaluated(figure)
     return (values[-1], min(values)) if values else (math.nan, math.nan)
 
@@ -186,11 +192,21 @@ def measure(entry: Entry, store: Store, *, judged: bool = True) -> Cell:
     )  # fmt: skip
 
 
+def _of_spectrum(figure: str, seen: Mapping[str, Any]) -> float:
+    """A figure of the monitor's; tied_ratio is the mean of all neighbouring ratios, those at the floor, eps / eps, as 1.
+
+    >>> round(_of_spectrum("tied_ratio", {"mean_ratio": 0.63, "at_floor": 37.0}), 3)
+    0.841
+    """
+    if figure != "tied_ratio":
+        return number(seen.get(figure))
+    ratio, at_floor = number(seen.get("mean_ratio")), number(seen.get("at_floor"))
+    return (ratio * (CHANNELS - at_floor) + max(at_floor - 1, 0.0)) / (CHANNELS - 1)
+
+
 def _stray(outcome: Outcome) -> str:
-    loss, classes = number(outcome.epochs[-1].get("train_loss")), outcome.classes or 0
-    limit = CONVERGED * math.log(classes)
-    shown = f"{loss:.2f}" if loss < LARGE else f"{loss:.3g}"
-    return f"did not converge: training loss {shown}, above {limit:.2f} = {CONVERGED} ln({classes})"
+    training, test = outcome.last_errors
+    return f"did not converge: training error {training:.1f} %, test error {test:.1f} %, above {outcome.limit:.1f} %"
 
 
 def finite_of(values: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from spectralgrad.errors import SpectralError
 from spectralgrad_lab.artifacts.spec import Entry, Spec, trials_of
 from spectralgrad_lab.records.machine import slug
-from spectralgrad_lab.records.results import Computed, Scale
+from spectralgrad_lab.records.results import Computed, Printed, Scale
 from spectralgrad_lab.records.store import Store
 
 from .cells import Cell, measure
@@ -15,7 +15,8 @@ from .gallery import sheet
 from .origin import origin, origins
 from .panel import POINT_COLUMNS, Panel
 from .panels import epochs_of, panels_of_computed, panels_of_training
-from .tables import cell_lines, printed_lines, to_csv
+from .survival import Lives, all_lives, hazards
+from .tables import arrange, cell_lines, printed_lines, to_csv
 
 BANNERS = {
     "training": "SMOKE TEST on digits: not the paper's data",
@@ -34,6 +35,7 @@ class Findings:
     entries: tuple[Entry, ...] = ()
     cells: tuple[Cell, ...] = ()
     result: Computed | None = None
+    lives: tuple[Lives, ...] = ()  # where the artifact asks how long trainings last
     panels: list[Panel] = field(default_factory=list)
     planned: int = 0  # trials, each counted once: cells may share theirs
     run: int = 0  # of them to an end
@@ -50,6 +52,11 @@ class Findings:
         if self.scale != "smoke":
             return ""
         return DEMO if self.spec.judged else BANNERS.get(self.spec.kind, "")
+
+    @property
+    def tables(self) -> list[Printed]:
+        """Our tables of what was trained."""
+        return [*([hazards(self.lives)] if self.lives else []), *(arrange(self.cells) if self.cells else [])]
 
     @property
     def has_records(self) -> bool:
@@ -91,6 +98,7 @@ def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
             found.origins = origins(trials, store)
             unfinished = [trial for trial, outcome in zip(trials, outcomes, strict=True) if outcome is None]
             found.begun = sum(bool(epochs_of(trial, store)) for trial in unfinished)
+            found.lives = tuple(all_lives(found.entries, store)) if spec.form == "survival" else ()
             found.panels += panels_of_training(spec, found.entries, found.cells, store)
         if spec.is_computed:
             found.result = store.load_computed(spec.id, scale)
@@ -116,6 +124,8 @@ def files_of(found: Findings, pictures: Sequence[bytes]) -> dict[str, bytes]:
     sheets: list[list[list[str]]] = []
     if any(cell.run for cell in found.cells):
         sheets.append(cell_lines(found.cells))
+    if found.lives:
+        sheets.append(printed_lines(hazards(found.lives)))
     if found.result is not None:
         sheets += [printed_lines(table) for table in found.result.tables]
     if found.panels and (found.result is not None or any(not panel.ticks for panel in found.panels)):

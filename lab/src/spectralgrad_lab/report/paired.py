@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from spectralgrad_lab.artifacts.spec import Entry
 
-from .cells import Cell, deviation_of, mean_of
+from .cells import SPECTRUM, Cell, deviation_of, mean_of
 
 PAIRS = 3  # fewer say nothing of the spread
 LEVEL = 0.95  # of the interval, two-sided
@@ -56,7 +56,7 @@ def differences(entries: Sequence[Entry], cells: Sequence[Cell]) -> list[Differe
     found = []
     for entry, cell in zip(entries, cells, strict=True):
         other = _reference(entry, entries)
-        if other is None or cell.figure == "solver_failures":
+        if other is None or cell.figure in ("solver_failures", *SPECTRUM):
             continue
         base = cells[other]
         if entries[other].trials == entry.trials:

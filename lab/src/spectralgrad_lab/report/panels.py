@@ -15,6 +15,7 @@ from spectralgrad_lab.records.trial import Trial
 from .cells import Cell, mean_of
 from .colours import method_of
 from .panel import Panel, PanelKind, Series
+from .survival import all_lives, survival
 from .tables import is_split, names
 
 SURFACE: PanelKind = "surface"
@@ -31,6 +32,11 @@ FIGURES: dict[Figure, str] = {
     "accuracy": "test accuracy (%)",
     "top5_accuracy": "top-5 test accuracy (%)",
     "solver_failures": "failures of the solver",
+    "mean_ratio": "mean l_i / l_(i-1) above the floor",
+    "tied_ratio": "mean l_i / l_(i-1), ties at the floor as 1",
+    "at_floor": "eigenvalues at most eps",
+    "kept_rank": "eigenvectors kept",
+    "condition_range": "condition of the covariance on its range",
 }
 SHIFTED = "condition number of the covariance + eps I"
 OLDER = {"condition_range": "condition"}  # what stands in its place in records that were written before it
@@ -44,6 +50,8 @@ def panels_of_training(spec: Spec, entries: Sequence[Entry], cells: Sequence[Cel
         drawn = [_by_epoch(spec.form, column, name, y_label, entries, store) for column in columns]
         if spec.form == "condition" and _any_singular(entries, store):
             drawn += [_by_epoch(spec.form, column, "condition_shifted", SHIFTED, entries, store) for column in columns]
+    elif spec.form == "survival":
+        drawn = survival(all_lives(entries, store))
     elif is_split(entries):
         drawn = [_errors(*_of_column(column, entries, cells), title=column) for column in names(entries)[1]]
     elif spec.form == "success":

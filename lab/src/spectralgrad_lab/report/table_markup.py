@@ -8,20 +8,20 @@ from .compare import compare
 from .findings import Findings
 from .markup import Markup, element, join
 from .paired import differences
-from .tables import arrange
 
 NOTHING = Markup("")
 
 
 def tables(found: Findings) -> Markup:
     """All tables of an artifact. At smoke nothing of ours stands in one table with what is printed."""
-    merged = compare(found.spec.printed, found.cells) if found.cells and found.scale != "smoke" else []
+    alike = found.cells and found.scale != "smoke" and not found.lives
+    merged = compare(found.spec.printed, found.cells) if alike else []
     theirs = _theirs(found)
     if merged:
         head = element("h4", "Printed and ours, side by side")
         whole = element("details", element("summary", "The paper's whole table"), *theirs)
         return join(head, *_ours(found, merged), whole, _differences(found))
-    ours = _ours(found, arrange(found.cells) if found.cells else []) + _computed(found)
+    ours = _ours(found, found.tables) + _computed(found)
     boxes = [(title, some) for title, some in (("In the paper", theirs), ("Ours", ours)) if some]
     if not boxes:
         return Markup("")

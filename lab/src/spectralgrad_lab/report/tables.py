@@ -10,7 +10,7 @@ from itertools import combinations
 from spectralgrad_lab.artifacts.spec import Entry
 from spectralgrad_lab.records.results import Printed
 
-from .cells import Cell, deviation_of, finite_of, mean_of
+from .cells import SPECTRUM, Cell, deviation_of, finite_of, mean_of
 
 CELL_COLUMNS = (
     *("row", "column", "figure", "planned", "run", "finite", "converged", "success_rate_percent"),
@@ -49,6 +49,8 @@ Show = Callable[[Cell], str | None]  # None is illegible
 def lines_of(cells: Sequence[Cell]) -> dict[str, Show]:
     """What is shown of each cell, by name: finite, converged, the best seed and the mean after the last epoch, and the mean
     of the best epochs."""
+    if any(cell.figure in SPECTRUM for cell in cells):
+        return {"finite": Cell.shown_finite, "first epoch": Cell.shown_best, "last epoch": Cell.shown_mean}
     seed = "best seed" if any(cell.is_accuracy for cell in cells) else "min"
     return {
         "finite": Cell.shown_finite,

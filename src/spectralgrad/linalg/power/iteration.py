@@ -43,7 +43,7 @@ class PowerIteration:
     iterations started at the eigenvector, the eigenvalue as a differentiable Rayleigh quotient, deflation. The loop
     breaks, and drops this eigenvector and all smaller ones, at three conditions; each is off with None. At least the
     first eigenvector is kept. What is dropped gets no gradient from `eigh` and no part in a spectral function.
-    See docs/rules/power_iteration.md.
+    The defaults are ours; `printed` is the paper's algorithm. See docs/rules/power_iteration.md.
 
     Args:
         steps: power iterations; K + 1 of them equal `Taylor(K)` with two-sided deflation and the breaks off.
@@ -70,6 +70,23 @@ class PowerIteration:
     max_rayleigh_error: float | None = 0.1
     max_energy: float | None = 1 - 1e-4
     deflation: Literal["two-sided", "printed"] = "two-sided"
+
+    @classmethod
+    def printed(cls, steps: int = 19, eps: float = 1e-4) -> "PowerIteration":
+        """Alg. 1 as NIPS19 prints it: M - M v v^T, and the break at lambda <= eps.
+
+        Args:
+            steps: power iterations.
+            eps: what was added to the diagonal of the covariance.
+
+        Raises:
+            OptionError: an option out of its range.
+
+        >>> import spectralgrad as sg
+        >>> sg.PowerIteration.printed(eps=1e-3) == sg.PowerIteration(19, min_eigenvalue=1e-3, deflation="printed")
+        True
+        """
+        return cls(steps, min_eigenvalue=eps, deflation="printed")
 
     def __post_init__(self) -> None:
         who = "`PowerIteration`"
