@@ -53,7 +53,7 @@ template <class T> INLINE One<T> value_of(const Scalar& f, One<T> c) {
 // Whether one of ascending eigenvalues may lie outside the domain; linalg/elementary.py says which do.
 template <class T> INLINE bool is_outside(const Scalar& f, const One<T>* w, int n, One<T> tolerance) {
     if (f.kind == EXP) return any(less(all<T, 1>(T(sizeof(T) == 4 ? 85 : 700)), w[n - 1]));
-    if (f.kind == GIVEN_F) return false;
+    if (f.kind == GIVEN_F) return true;  // nothing is known of its domain
     const bool zero_too = f.kind == INVERSE_SQRT || f.kind == LOG || (f.kind == POWER && f.alpha < 0);
     return zero_too ? any(at_most(w[0], tolerance)) : any(less(w[0], zero<T, 1>()));
 }
