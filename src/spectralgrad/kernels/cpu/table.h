@@ -11,7 +11,7 @@ enum Status {
     NO_MEMORY = 8,       // nothing was computed
 };
 
-enum Kernel { EIGH, EIGVALSH, PULLBACK, VALUE, DERIVATIVE, KERNELS };
+enum Kernel { EIGH, EIGVALSH, PULLBACK, VALUE, DERIVATIVE, SVD, POLAR, POLAR_DERIVATIVE, KERNELS };
 
 struct Call {
     int n, m;            // columns and rows
