@@ -91,3 +91,30 @@ def bits(x: Tensor) -> Tensor:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(bits(a), bits(b))
+
+
+def general(m: int, n: int, dtype: torch.dtype) -> Tensor:
+    """Matrices (B, m, n) of every kind: ties, rank deficiency, graded by rows and columns, structured, of zeros and ones."""
+    k = min(m, n)
+    eye, ones = torch.eye(m, n, dtype=torch.float64), torch.ones(m, n, dtype=torch.float64)
+    rows, columns = (torch.logspace(0, -9, size, dtype=torch.float64) for size in (m, n))
+    plain = cases.random(4, m, n, seed=m)
+    upper = torch.triu(ones, 1)
+    single = [
+        *((cases.rotation(m, 2, seed=i)[..., :k] * w.abs()) @ cases.rotation(n, 2, seed=i + 1)[..., :k].mT for i, w in enumerate(_spectra(k))),
+        torch.stack([0 * eye, eye, -eye, ones, eye.flip(0), eye - upper, eye + torch.triu(ones, 1).tril(1)]),
+        plain,
+        plain * columns,
+        plain * rows.unsqueeze(-1),
+        plain * columns.flip(0),
+        plain * rows.flip(0).unsqueeze(-1),
+        plain * (torch.arange(n) != n // 2),
+        plain * (torch.arange(m) != 0).unsqueeze(-1),
+        cases.random(3, m, 1, seed=n) @ cases.random(3, 1, n, seed=m),
+    ]  # fmt: skip
+    whole = torch.cat(single)
+    size = whole.abs().amax((-2, -1), keepdim=True)
+    whole = whole / torch.where(size > 0, size, 1)
+    scaled = torch.cat([(whole * scale).to(dtype) for scale in _scales(dtype)])
+    binary = torch.randint(0, 2, (200, m, n), generator=cases.generator(n)).to(dtype)
+    return torch.cat([scaled, binary])[torch.randperm(len(scaled) + 200, generator=cases.generator(1))]
