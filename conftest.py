@@ -27,6 +27,7 @@ with contextlib.suppress(ImportError):
 import pytest
 import torch
 
+from support.lanes import NATIVE
 from support.marks import covering
 
 # Files that need what a system has not, with the reason. (A single test says so itself, by skipif.)
@@ -42,7 +43,6 @@ ELSEWHERE = {
         "lab/tests/data/test_folder.py": "decoding processes that are killed",
     }
 }
-NATIVE = ("eigh", "functions", "pullback")  # modules of spectralgrad.kernels.cpu
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
 

@@ -9,6 +9,7 @@ from torch import Tensor
 from spectralgrad.kernels.cpu import load
 from support import cases
 
+NATIVE = ("eigh", "functions", "polar", "pullback", "svd")  # modules of spectralgrad.kernels.cpu
 DTYPES = [torch.float32, torch.float64]
 LIMIT = 10.0  # times n eps: residuals and orthogonality
 needs_native = pytest.mark.skipif(load.obstacle() is not None, reason=f"no native kernels: {load.obstacle()}")

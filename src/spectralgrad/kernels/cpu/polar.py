@@ -1,5 +1,6 @@
-"""Polar factors and nearest rotations on the CPU, and their derivative; see small_svd.h and polar.h. Twin of kernels/polar.py
-and kernels/small_svd.py.
+"""Polar factors and nearest rotations on the CPU, and their derivative; see small_svd.h and polar.h.
+
+Twin of kernels/polar.py and kernels/small_svd.py.
 """
 
 from ctypes import c_double, c_int, c_int64, c_void_p
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from ..buffers import contiguous
 from ..small_svd import Polar
-from .eigh import work
+from .eigh import NO_MEMORY, work
 from .inputs import laid_out, takes
 from .load import functions
 from .team import threads
@@ -46,7 +47,7 @@ def polar(A: Tensor, special: bool) -> tuple[Polar, int]:
     return Polar(Q, sigma, V), status
 
 
-def derivative(of: Polar, E: Tensor, eps: float) -> Tensor:
+def derivative(of: Polar, E: Tensor, eps: float) -> Tensor | None:
     """That of Q (*B, n, n) in the direction ``E``, at any scale; ``eps`` is what rounding is relative to."""
     n = E.shape[-1]
     Q, of_Q = laid_out(of.Q, 1)
@@ -54,8 +55,8 @@ def derivative(of: Polar, E: Tensor, eps: float) -> Tensor:
     E, of_E = laid_out(E, 8)
     sigma, out = contiguous(of.sigma), torch.empty_like(Q)
     batch = out.numel() // (n * n)
-    _DERIVATIVE[E.dtype](
+    status = _DERIVATIVE[E.dtype](
         n, Q.data_ptr(), sigma.data_ptr(), V.data_ptr(), E.data_ptr(), out.data_ptr(), batch, of_Q | of_V | of_E, eps,
         threads(batch * work(n)),
     )  # fmt: skip
-    return out
+    return None if status & NO_MEMORY else out

@@ -143,7 +143,7 @@ template <class T, int K, int N> INLINE void write_values(T* dst, const Pack<T, 
         const Place to = place<T>(first, last, k);
         if (!to.filled) break;
         Vector<T> stage[LANES<T>];
-        UNROLL for (int i = 0; i < N; ++i) stage[i] = s[i].v[k] * back.v[k] + tile.broken.v[k];
+        UNROLL for (int i = 0; i < N; ++i) stage[i] = bounded(s[i] * back).v[k] + tile.broken.v[k];
         store<T>(dst + to.at * N, N, N, to.filled, (last - to.at) * N, stage);
     }
 }

@@ -104,7 +104,7 @@ template <class T, int K> APART int triplets(const Call& call, int64 first, int6
         for (int i = 0; i < n; ++i) {
             const Q sign = select(less(d[i], zero<T, K>()), all<T, K>(-1), all<T, K>(1));
             for (int j = 0; j < n; ++j) V[i * ld + j] *= sign;
-            d[i] = size(d[i]) * back + tile.broken;
+            d[i] = bounded(size(d[i]) * back) + tile.broken;
             e[i] = -d[i];  // ascending, they are in the order of descending values
         }
         Bits<T>* rank = (Bits<T>*)turns;

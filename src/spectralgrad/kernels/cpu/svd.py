@@ -6,6 +6,7 @@ The plain-torch twin is torch.linalg.svd.
 from ctypes import c_int, c_int64, c_void_p
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .inputs import laid_out, takes
@@ -37,13 +38,24 @@ def svd(A: Tensor) -> Found:
     A matrix with NaN or Inf gives NaN, and so does one that has not converged. The others get what they get alone.
     """
     *batch, m, n = A.shape
-    wide = m < n
-    if wide:
-        A, m, n = A.mT, n, m
-    A, layout = laid_out(A, 1)
-    Ut, S, Vt = A.new_empty(*batch, n, m), A.new_empty(*batch, n), A.new_empty(*batch, n, n)
+    rows, columns = max(m, n), min(m, n)
+    memory, layout = laid_out(A if m >= n else A.mT, 1)
+    S, Vh = A.new_empty(*batch, columns), A.new_empty(*batch, columns, n)
+    U = torch.empty_strided((*batch, m, columns), (*row_strides(batch, m * columns), 1, m), dtype=A.dtype)  # no view
+    # Of a wide matrix the transpose is decomposed: what lies in columns of U and in rows of Vh changes places.
+    left, right = (U, Vh) if m >= n else (Vh, U)
     count = A.numel() // (m * n)
     status = _SVD[A.dtype](
-        m, n, A.data_ptr(), Ut.data_ptr(), S.data_ptr(), Vt.data_ptr(), count, layout, threads(count * m * n * (n + 8))
-    )
-    return Found(Vt.mT, S, Ut, status) if wide else Found(Ut.mT, S, Vt, status)
+        rows, columns, memory.data_ptr(), left.data_ptr(), S.data_ptr(), right.data_ptr(), count, layout,
+        threads(count * m * n * (columns + 8)),
+    )  # fmt: skip
+    return Found(U, S, Vh, status)
+
+
+def row_strides(batch: list[int], entries: int) -> list[int]:
+    """Of dimensions before one that takes so many entries."""
+    strides = []
+    for size in reversed(batch):
+        strides.append(entries)
+        entries *= size
+    return strides[::-1]
