@@ -1,5 +1,6 @@
-"""Polar factors and nearest rotations on the CPU, and their derivative; see small_svd.h and polar.h. Twin of kernels/polar.py
-and kernels/small_svd.py.
+"""Polar factors and nearest rotations on the CPU, and their derivative; see small_svd.h and polar.h.
+
+Twin of kernels/polar.py and kernels/small_svd.py.
 """
 
 from ctypes import c_double, c_int, c_int64, c_void_p
