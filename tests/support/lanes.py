@@ -101,9 +101,16 @@ def general(m: int, n: int, dtype: torch.dtype) -> Tensor:
     rows, columns = (torch.logspace(0, -9, size, dtype=torch.float64) for size in (m, n))
     plain = cases.random(4, m, n, seed=m)
     upper = torch.triu(ones, 1)
+
+    def left(seed: int) -> Tensor:
+        return cases.rotation(m, 2, seed=seed)[..., :k]
+
+    def right(seed: int) -> Tensor:
+        return cases.rotation(n, 2, seed=seed + 1)[..., :k]
+
     single = [
-        *((cases.rotation(m, 2, seed=i)[..., :k] * w.abs()) @ cases.rotation(n, 2, seed=i + 1)[..., :k].mT for i, w in enumerate(_spectra(k))),
-        torch.stack([0 * eye, eye, -eye, ones, eye.flip(0), eye - upper, eye + torch.triu(ones, 1).tril(1)]),
+        *(left(i) * w.abs() @ right(i).mT for i, w in enumerate(_spectra(k))),
+        torch.stack([0 * eye, eye, -eye, ones, eye.flip(0), eye - upper, eye + upper.tril(1)]),
         plain,
         plain * columns,
         plain * rows.unsqueeze(-1),
