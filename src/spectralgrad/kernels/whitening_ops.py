@@ -13,7 +13,7 @@ from torch import Tensor
 from spectralgrad.context import constant_when_compiled
 from spectralgrad.counters import device_counter
 
-from . import affine_launches, buffers, nvrtc, spectral, tiles, whitening
+from . import affine, buffers, nvrtc, spectral, tiles, whitening
 from .ops import differentiable, opaque, operator
 from .whitening import Step, StepOptions
 
@@ -35,7 +35,7 @@ def runs_on(kind: str, index: int | None, group_size: int) -> bool:
 
 def _whiten_fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     C = int(x.shape[1])
-    return affine_launches.like(x), x.new_empty(buffers.places(*whitening.sizes(C, C // groups))[1], dtype=torch.float32)
+    return affine.like(x), x.new_empty(buffers.places(*whitening.sizes(C, C // groups))[1], dtype=torch.float32)
 
 
 @opaque(
@@ -55,7 +55,7 @@ def _gradients_fake(
     g: Tensor, x: Tensor, weight: Tensor | None, kept: Tensor, groups: int, eps: float, needs_input: bool
 ) -> Three:
     C = int(x.shape[1])
-    dx = affine_launches.like(x) if needs_input else x.new_empty(0)
+    dx = affine.like(x) if needs_input else x.new_empty(0)
     return dx, kept.new_empty(0 if weight is None else C), kept.new_empty(C)
 
 

@@ -24,8 +24,7 @@ from spectralgrad.context import is_plain_backward
 from spectralgrad.kernels import whitening
 from spectralgrad.linalg.autograd import call, composed_gradients
 
-from . import statistics
-from .passes import combine, grouped_moments, transform, transform_sums
+from . import passes, statistics
 
 Composition = Callable[..., Any]  # the same function of the same tensors in plain torch, for the second derivative
 
@@ -92,7 +91,7 @@ class _Normalize(Function):
         B = scaled(weight, small.A.detach()).contiguous()
         ctx.save_for_backward(x, weight, bias, B)
         ctx.small, ctx.composition = small, composition
-        return transform(x, B, small.mean, small.correction, bias)
+        return passes.transform(x, B, small.mean, small.correction, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -100,10 +99,10 @@ class _Normalize(Function):
         small: ScatterMap = ctx.small
         if not is_plain_backward(g):
             return *composed_gradients(ctx.needs_input_grad[:3], ctx.composition, (x, weight, bias), (g,)), None, None
-        Q, s = transform_sums(g, x, len(B), small.mean, small.correction)
+        Q, s = passes.transform_sums(g, x, len(B), small.mean, small.correction)
         dx = dweight = dbias = None
         if ctx.needs_input_grad[0]:
-            dx = combine(g, x, B, small.pullback(scaled(weight, Q)), small.mean, small.correction, s / small.samples)
+            dx = passes.combine(g, x, B, small.pullback(scaled(weight, Q)), small.mean, small.correction, s / small.samples)
         if ctx.needs_input_grad[1]:
             dweight = (Q * small.A.detach()).sum(-1).flatten().to(weight.dtype)
         if ctx.needs_input_grad[2]:
@@ -137,7 +136,7 @@ class _Transform(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, B: Tensor, mean: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, B, mean, bias)
-        return transform(x, B, mean, None, bias)
+        return passes.transform(x, B, mean, None, bias)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
@@ -145,10 +144,10 @@ class _Transform(Function):
         if not is_plain_backward(g):
             return tuple(composed_gradients(ctx.needs_input_grad, statistics.transform, (x, B, mean, bias), (g,)))
         needs = ctx.needs_input_grad
-        dx = transform(g, B, None, None, None, transposed=True) if needs[0] else None
+        dx = passes.transform(g, B, None, None, None, transposed=True) if needs[0] else None
         if not any(needs[1:4]):
             return dx, None, None, None
-        Q, s = transform_sums(g, x, len(B), mean, None)
+        Q, s = passes.transform_sums(g, x, len(B), mean, None)
         dmean = -(B * s.view(B.shape[0], B.shape[1], 1)).sum(-2).flatten() if needs[2] else None
         return dx, Q if needs[1] else None, dmean, s.to(bias.dtype) if needs[3] else None
 
@@ -158,7 +157,7 @@ class _MeanAndScatter(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-        mean, correction, scatter = grouped_moments(x, groups)
+        mean, correction, scatter = passes.grouped_moments(x, groups)
         ctx.save_for_backward(x, mean, correction)
         ctx.groups = groups
         return mean, scatter
@@ -170,4 +169,4 @@ class _MeanAndScatter(Function):
             plain = partial(statistics.mean_and_scatter, groups=ctx.groups, dtype=mean.dtype)
             return *composed_gradients(ctx.needs_input_grad[:1], plain, (x,), (g_mean, g_scatter)), None
         samples = x.numel() // x.shape[1]
-        return transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, correction, g_mean / samples), None
+        return passes.transform(x, (g_scatter + g_scatter.mT).contiguous(), mean, correction, g_mean / samples), None

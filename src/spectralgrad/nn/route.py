@@ -31,7 +31,7 @@ from spectralgrad.kernels import tiles, whitening, whitening_ops
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
 
-from . import blocks
+from . import passes
 from .nodes import (
     ScatterMap,
     WhitenedStep,
@@ -43,7 +43,6 @@ from .nodes import (
     whitened,
 )
 from .normalizer import BatchMap
-from .passes import grouped_moments
 from .ranks import merged_moments
 from .statistics import affine, as_input, as_samples, owned
 
@@ -98,7 +97,7 @@ class OneNode(Route):
         if layer.process_group is not None or is_differentiated_through(layer.solver):
             return self._in_two(layer, x)
         samples = x.numel() // x.shape[1]
-        mean, correction, scatter = grouped_moments(x.detach(), layer.groups)
+        mean, correction, scatter = passes.grouped_moments(x.detach(), layer.groups)
         layer.require_batch(x, samples, scatter)
         scatter.requires_grad_(torch.is_grad_enabled() and x.requires_grad)
         with without_hooks():
@@ -173,7 +172,7 @@ def passes_take(layer: "Normalizer", x: Tensor) -> bool:
     On a GPU where their kernels run; on a CPU for maps that no core's cache holds. A layer on another device than its input
     is torch's to refuse: a kernel would be given addresses that its device has not.
     """
-    gains = x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
+    gains = x.numel() >= passes.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
     if not gains or working_dtype(layer, x) != tiles.statistics_dtype(x):
         return False
     own = _own(layer)
