@@ -15,7 +15,7 @@ from torch.optim.swa_utils import update_bn
 
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, convert_batchnorm
-from spectralgrad.nn.handle import BatchNormHandle
+from spectralgrad.nn.as_batch_norm import BatchNormHandle
 from support.features import Make, images
 from support.layers import EVERY, WHITENING, each_layer, trained
 
@@ -106,16 +106,6 @@ def test_the_handle_stands_for_its_own_layer(make: Make) -> None:
         assert twin.momentum == 0.25
         with pytest.raises(OptionError, match=r"only stands for it. Call the layer"):
             handle(images())
-
-
-def test_a_layer_pickled_without_a_handle() -> None:
-    layer = EVERY["zca"]().eval()
-    state = layer.__getstate__()
-    state["_modules"] = {}
-    old = DecorrelatedBatchNorm2d.__new__(DecorrelatedBatchNorm2d)
-    old.__setstate__(state)
-    assert old.as_batch_norm.layer is old
-    assert not old.training
 
 
 @each_layer

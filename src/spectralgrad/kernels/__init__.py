@@ -14,7 +14,7 @@ Entry points, with the twin that answers where a kernel does not run:
     clouds         the motion between two clouds, and its gradient (CUDA C++)  align.clouds
     scale          exponents of matrices, and their powers of two (CUDA C++)   linalg.scaling
     power          the papers' power iterations and gradients (CUDA C++)       linalg.power
-    whitening      a training step of ZCA whitening out of the first four      the general node of nn.nodes
+    whitening      a training step of ZCA whitening out of the first four      the general node of nn.passes
     graphs         functions of tensors that a GPU replays                     the function itself
     ops            functions that torch.compile takes as one operator
     availability   which kernels run on a device, and why the others do not

@@ -5,7 +5,7 @@
 A step of small matrices costs what its launches cost on the host; every addition, view and division of d x d numbers as an
 operation of its own costs as much as the whole decomposition. So they ride along with the kernels of moments.py, affine.py,
 jacobi.py and spectral.py, which also are how each part of this is tested, and launches go on by themselves once they were
-recorded (launcher.py). nn/nodes.py derives the gradient. The plain-torch twin is the general node there.
+recorded (launcher.py). nn/passes.py derives the gradient. The plain-torch twin is the general node there.
 """
 
 from functools import lru_cache, partial

@@ -95,15 +95,14 @@ def whiten(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, e
     return operator("whiten")(x, weight, bias, groups, eps)  # type: ignore[no-any-return]
 
 
-def statistics_of(kept: Tensor, groups: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """mean (C,), covariance and W (groups, d, d) of a step, from its buffer."""
+def statistics_of(kept: Tensor, groups: int, d: int) -> tuple[Tensor, Tensor]:
+    """mean (C,) and covariance (groups, d, d) of a step, from its buffer."""
     C = groups * d
-    mean, covariance, W = _places(C, d)
-    covariances, Ws = (kept.narrow(0, first, C * d).view(groups, d, d) for first in (covariance, W))
-    return kept.narrow(0, mean, C), covariances, Ws
+    mean, covariance = _places(C, d)
+    return kept.narrow(0, mean, C), kept.narrow(0, covariance, C * d).view(groups, d, d)
 
 
 @constant_when_compiled
-def _places(C: int, d: int) -> tuple[int, int, int]:
+def _places(C: int, d: int) -> tuple[int, int]:
     first = dict(zip(Step._fields, buffers.places(*whitening.sizes(C, d))[0], strict=True))
-    return first["mean"], first["covariance"], first["W"]
+    return first["mean"], first["covariance"]

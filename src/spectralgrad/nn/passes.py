@@ -1,4 +1,4 @@
-"""The four passes over (N, C, *) of a step by batch statistics: in kernels on a GPU, block by block on a CPU.
+"""The four passes over (N, C, *) of a step by batch statistics, in kernels on a GPU, in blocks on a CPU; as autograd nodes.
 
 kernels/moments.py and kernels/affine.py say what each computes. A block is small enough for a core's cache.
 
@@ -9,14 +9,16 @@ dtype whatever autocast or matmul-precision flags say: where one of those is on,
 matrices and blocks are taken in float64, in a fixed order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine, moments
+from spectralgrad.kernels import affine, moments, whitening
 from spectralgrad.kernels.affine import like
 from spectralgrad.kernels.tiles import fits, statistics_dtype
+from spectralgrad.linalg.node import Shortcut
 from spectralgrad.linalg.precision import is_reduced
 
 BLOCK = 2**19  # numbers of a block, about: 2 MiB in float32
@@ -275,3 +277,117 @@ def _put(out: Tensor, target: Tensor) -> None:
     """A product into a part of a map, unless it was written there."""
     if out is not target:
         target.copy_(out)
+
+
+# The passes as autograd nodes.
+#
+# y = B (x - m) + bias with B = weight * A(S), where m and S are the mean and the scatter of x. With Q = sum g (x - m)^T and
+# s = sum g over n samples, and dS the gradient of S, which a small graph from S to A gives for weight * Q,
+#
+#     dweight = diag(Q A^T),   dbias = s,   dx = B^T (g - s/n) + (dS + dS^T)(x - m).
+#
+# The mean needs no term of its own beyond s/n: S does not change with it to first order. So a training step passes twice
+# over x, and twice over g and x; autograd's composition of the same takes a dozen. That composition stays for everything
+# that passes and plain nodes cannot do: torch.func, forward mode, torch.compile, a batch of backward passes in one
+# (is_grads_batched), and the second derivative.
+
+
+class Passes(Shortcut):
+    """A function of maps by passes over them; ``composed``: the same of the same tensors in plain torch."""
+
+    def __init__(self, composed: Callable[..., Any]) -> None:
+        self.composed = composed
+
+    def composition(self, *x: Any) -> Any:
+        return self.composed(*x)
+
+
+class Normalized(Passes):
+    """x, weight, bias -> weight * A (x - mean) + bias, with the gradient through the statistics.
+
+    Args:
+        A: (groups, d, d), a function of the scatter, as ``pullback`` says: dA -> dS + dS^T.
+        mean, correction: (C,), as `grouped_moments` returns them.
+    """
+
+    def __init__(
+        self, A: Tensor, pullback: Callable[[Tensor], Tensor], mean: Tensor, correction: Tensor, composed: Callable[..., Any]
+    ) -> None:
+        super().__init__(composed)
+        self.A, self.pullback, self.centre = A.detach(), pullback, (mean, correction)
+
+    def value(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        self.B = scaled(weight, self.A).contiguous()
+        return transform(x, self.B, *self.centre, bias)
+
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        (x, weight, bias), (g,) = kept, grads
+        Q, s = transform_sums(g, x, len(self.B), *self.centre)
+        dx = dweight = dbias = None
+        if needed[0]:
+            dx = combine(g, x, self.B, self.pullback(scaled(weight, Q)), *self.centre, s / (x.numel() // x.shape[1]))
+        if needed[1]:
+            dweight = (Q * self.A).sum(-1).flatten().to(weight.dtype)
+        if needed[2]:
+            dbias = s.to(bias.dtype)
+        return dx, dweight, dbias
+
+
+class Whitened(Passes):
+    """`Normalized` for ZCA with the exact gradient, in kernels alone (kernels/whitening.py)."""
+
+    kept: whitening.Kept  # what the forward pass left
+
+    def __init__(self, options: whitening.StepOptions, composed: Callable[..., Any]) -> None:
+        super().__init__(composed)
+        self.options = options
+
+    def value(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+        y, self.kept = whitening.forward(x, weight, bias, self.options)
+        return y
+
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        (x, weight, _), (g,) = kept, grads
+        found = whitening.backward(g, x, weight, self.kept, needed[0])
+        return [gradient if need else None for gradient, need in zip(found, needed, strict=True)]
+
+
+class Transformed(Passes):
+    """x, B, mean, bias -> B (x - mean) + bias:   dx = B^T g,   dB = Q,   dmean = -B^T s,   dbias = s"""
+
+    def value(self, x: Tensor, B: Tensor, mean: Tensor, bias: Tensor | None) -> Tensor:
+        return transform(x, B, mean, None, bias)
+
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        (x, B, mean, bias), (g,) = kept, grads
+        dx = transform(g, B, None, None, None, transposed=True) if needed[0] else None
+        if not any(needed[1:]):
+            return dx, None, None, None
+        Q, s = transform_sums(g, x, len(B), mean, None)
+        dmean = -(B * s.view(B.shape[0], B.shape[1], 1)).sum(-2).flatten() if needed[2] else None
+        return dx, Q if needed[1] else None, dmean, s.to(bias.dtype) if needed[3] else None
+
+
+class MeanAndScatter(Passes):
+    """x -> mean (C,), scatter (groups, d, d):   dx = (G_S + G_S^T)(x - mean) + G_m / n"""
+
+    def __init__(self, groups: int, composed: Callable[..., Any]) -> None:
+        super().__init__(composed)
+        self.groups = groups
+
+    def value(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, correction, scatter = grouped_moments(x, self.groups)
+        self.centre = mean, correction
+        return mean, scatter
+
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Sequence[Tensor | None]:
+        (x,), (g_mean, g_scatter) = kept, grads
+        own, d = self.centre[0].dtype, x.shape[1] // self.groups
+        S = x.new_zeros(self.groups, d, d, dtype=own) if g_scatter is None else (g_scatter + g_scatter.mT).contiguous()
+        shift = None if g_mean is None else g_mean / (x.numel() // x.shape[1])
+        return (transform(x, S, *self.centre, shift),)
+
+
+def scaled(weight: Tensor | None, A: Tensor) -> Tensor:
+    """weight (C,) times the rows of A (groups, d, d)."""
+    return A if weight is None else weight.to(A.dtype).view(A.shape[0], A.shape[1], 1) * A
