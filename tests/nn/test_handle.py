@@ -108,6 +108,15 @@ def test_the_handle_stands_for_its_own_layer(make: Make) -> None:
             handle(images())
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_a_shallow_copy_keeps_its_mode(training: bool) -> None:
+    layer = EVERY["zca"]().train(training)
+    new = copy.copy(layer)
+    assert new.training == layer.training == new.as_batch_norm.training == training
+    assert new.as_batch_norm.layer is new
+    assert layer.as_batch_norm.layer is layer
+
+
 @each_layer
 def test_convert_sync_batchnorm_gives_the_process_group(make: Make, world: Any) -> None:
     model = nn.Sequential(nn.BatchNorm2d(6), make()).double()

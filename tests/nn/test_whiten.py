@@ -198,3 +198,9 @@ def test_what_products_cannot_whiten_is_refused_in_the_name_of_who_was_called() 
         whiten(x, **options)
     with pytest.raises(sg.errors.DefinitenessError, match=r"^`DecorrelatedBatchNorm2d`: Newton-Schulz needs"):
         DecorrelatedBatchNorm2d(4, **options)(x)
+
+
+def test_an_eps_that_is_no_number_of_the_dtype_is_refused() -> None:
+    with pytest.raises(OptionError, match=r"floor=1e-46 is no number of torch.float32"):
+        whiten(images().float(), eps=1e-46)
+    assert whiten(images(), eps=1e-46).isfinite().all()  # float64

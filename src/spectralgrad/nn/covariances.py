@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking, is_transformed, tracing
+from spectralgrad.context import checking, tracing
 from spectralgrad.linalg.choices import EigenSolver, Gradient, RootSolver, knows_no_eigenvalues
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.elementary import InverseFourthRoot, InverseSqrt, Power, Sqrt, reciprocal_root
@@ -54,7 +54,7 @@ def spectral(
     """
     is_choice = scalar.floor is None and isinstance(scalar, InverseSqrt)  # products may be faster
     exact = (gradient is None or isinstance(gradient, Exact)) and not is_choice
-    if not exact or not isinstance(solver, Solver) or (not looked and is_transformed(C)):
+    if not exact or not isinstance(solver, Solver):
         if scalar.floor is not None and knows_no_eigenvalues(solver):
             scalar = replace(scalar, floor=None)  # there is nothing to clamp
         return apply_scalar(who, C, scalar, gradient, solver)
@@ -66,7 +66,7 @@ def spectral(
 
 
 def _tolerance(C: Tensor, looked: bool) -> float | None:
-    """`asymmetry_tolerance` of a matrix that is not transformed."""
+    """`asymmetry_tolerance`; inside vmap a node forgets it."""
     return float(torch.finfo(C.dtype).eps) ** 0.5 if looked or checking(C) else None
 
 
@@ -82,8 +82,6 @@ def leading_projector(
     """`linalg.projector` of covariances (*B, d, d) as `spectral` takes them, with options that the layer has checked."""
     if through == "vectors" or not (isinstance(gradient, Rule) and isinstance(solver, Solver)):
         return projector(C, rank=rank, energy=energy, through=through, gradient=gradient, solver=solver)
-    if not looked and is_transformed(C):
-        return projector(C, rank=rank, energy=energy, gradient=gradient, solver=solver)
     step = Projector(Cut(rank, energy), gradient, solver, tolerance=_tolerance(C, looked))
     return run(step, C)[0]  # type: ignore[no-any-return]
 
