@@ -243,11 +243,23 @@ def takes_jacobi_kernel(gradient: Gradient | None, solver: RootSolver) -> bool:
     return isinstance(solver, (Auto, Jacobi)) and is_exact(gradient, solver)
 
 
-def for_covariance_root(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> RootSolver:
-    """The solver for a power of the covariance of ``X`` (*B, C, n): `Auto` takes square roots by products on a GPU whose
+class ForPower(NamedTuple):
+    """How a power of covariances is taken: by what, in which dtype, and whether its gradient is exact."""
+
+    gradient: Gradient | None
+    solver: RootSolver
+    dtype: torch.dtype
+    exact: bool
+
+
+def for_covariance_power(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> ForPower:
+    """How the power of the covariance of ``X`` (*B, C, n) is taken: `Auto` takes square roots by products on a GPU whose
     float64 is fast."""
-    wants_root = power == 0.5 and isinstance(solver, Auto) and is_exact(gradient, solver)
-    return _NEWTON if wants_root and covariances_by_products(X) else solver
+    exact = is_exact(gradient, solver)
+    if power == 0.5 and isinstance(solver, Auto) and exact and covariances_by_products(X):
+        gradient, solver = None, _NEWTON
+    dtype = torch.promote_types(X.dtype, torch.float32)
+    return ForPower(gradient, solver, dtype if power == 1 else covariance_dtype(X, dtype, solver), exact)
 
 
 def covariances_by_products(X: Tensor) -> bool:
