@@ -174,10 +174,10 @@ class _Scaled(Step):
         given = [i for i, g in enumerate(grads) if g is not None]
         wanted = tuple(needed[: self.count])
         g, q = [grads[i] for i in given], [up[i] for i in given]
-        T = _largest(g, q, q[0].ndim)
+        T = _largest(g, q, min(k.ndim for k in (*down, *up) if k is not None))
         step = _Scaled(_Pull(self.f, tuple(given), wanted), len(x) + len(g), not _are_batched(g), self.checked)
         rise = (T if k is None else _beside(T, k) - k for k, want in zip(down, wanted, strict=True) if want)
-        found = iter(run(step, *x, *g, *down, *(T - k for k in q), *rise))
+        found = iter(run(step, *x, *g, *down, *(_beside(T, k) - k for k in q), *rise))
         return *(next(found) if want else None for want in wanted), *(None,) * (len(down) + len(up))
 
     def push(self, kept: Any, tangents: Any) -> Any:
@@ -185,10 +185,10 @@ class _Scaled(Step):
         moving = [i for i, t in enumerate(tangents[: self.count]) if t is not None]
         t = [tangents[i] for i in moving]
         sizes = [torch.zeros_like(up[0]) if down[i] is None else -down[i] for i in moving]
-        T = _largest(t, sizes, up[0].ndim)
+        T = _largest(t, sizes, min(k.ndim for k in (*down, *up) if k is not None))
         step = _Scaled(_Push(self.f, self.count, tuple(moving)), len(x) + len(t), False, self.checked)
         of_t = (_beside(T, k) - k for k in sizes)
-        return run(step, *x, *t, *down, *of_t, *(k + T for k in up))
+        return run(step, *x, *t, *down, *of_t, *(k + _beside(T, k) for k in up))
 
     def unchecked(self) -> "_Scaled":
         return replace(self, checked=False)

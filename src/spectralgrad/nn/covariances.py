@@ -7,13 +7,19 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import checking, tracing
-from spectralgrad.linalg.choices import EigenSolver, Gradient, RootSolver, knows_no_eigenvalues
+from spectralgrad.linalg.choices import (
+    EigenSolver,
+    Gradient,
+    RootSolver,
+    for_eigenpairs,
+    knows_no_eigenvalues,
+    solver_of_exact,
+)
 from spectralgrad.linalg.eigh import eigh
 from spectralgrad.linalg.elementary import InverseFourthRoot, InverseSqrt, Power, Sqrt, reciprocal_root
 from spectralgrad.linalg.functions import Evaluated, Spectral, apply_scalar, with_pullback
 from spectralgrad.linalg.node import run
 from spectralgrad.linalg.projector import Cut, Projector, projector
-from spectralgrad.linalg.rules import Exact, Rule
 from spectralgrad.linalg.solvers import Solver
 
 if TYPE_CHECKING:
@@ -53,8 +59,8 @@ def spectral(
     ``looked``: it has looked at them too, so that they may be looked at.
     """
     is_choice = scalar.floor is None and isinstance(scalar, InverseSqrt)  # products may be faster
-    exact = (gradient is None or isinstance(gradient, Exact)) and not is_choice
-    if not exact or not isinstance(solver, Solver):
+    eigensolver = None if is_choice else solver_of_exact(gradient, solver)
+    if eigensolver is None:
         if scalar.floor is not None and knows_no_eigenvalues(solver):
             scalar = replace(scalar, floor=None)  # there is nothing to clamp
         return apply_scalar(who, C, scalar, gradient, solver)
@@ -62,7 +68,7 @@ def spectral(
         scalar.require_floor(who, C.dtype)
     tolerance = _tolerance(C, looked)
     scalar = scalar if tolerance is None else replace(scalar, checked=True)
-    return run(Spectral(who, scalar, solver, tolerance=tolerance), C)[0]  # type: ignore[no-any-return]
+    return run(Spectral(who, scalar, eigensolver, tolerance=tolerance), C)[0]  # type: ignore[no-any-return]
 
 
 def _tolerance(C: Tensor, looked: bool) -> float | None:
@@ -80,9 +86,10 @@ def leading_projector(
     looked: bool = False,
 ) -> Tensor:
     """`linalg.projector` of covariances (*B, d, d) as `spectral` takes them, with options that the layer has checked."""
-    if through == "vectors" or not (isinstance(gradient, Rule) and isinstance(solver, Solver)):
+    choice = for_eigenpairs("projector", gradient, solver)
+    if through == "vectors" or choice.way != "rule":
         return projector(C, rank=rank, energy=energy, through=through, gradient=gradient, solver=solver)
-    step = Projector(Cut(rank, energy), gradient, solver, tolerance=_tolerance(C, looked))
+    step = Projector(Cut(rank, energy), choice.rule, choice.solver, tolerance=_tolerance(C, looked))
     return run(step, C)[0]  # type: ignore[no-any-return]
 
 

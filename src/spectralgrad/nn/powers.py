@@ -9,6 +9,7 @@ from spectralgrad.linalg.choices import (
     ForPower,
     Gradient,
     RootSolver,
+    knows_no_eigenvalues,
 )
 from spectralgrad.linalg.functions import inv_sqrtm, sqrtm
 from spectralgrad.linalg.moves import cast, held, moved
@@ -172,7 +173,7 @@ def _gram_power(X: Tensor, power: float, solver: RootSolver, dtype: torch.dtype)
     """
     n = X.shape[-1]
     K = matmul(X.mT, X)  # (*B, n, n), of trace 1
-    if not isinstance(solver, NewtonSchulz):
+    if not knows_no_eigenvalues(solver):
         K = power_by_pairs(K + 1 / n**2, power - 1, _ZERO * float(torch.finfo(K.dtype).eps), None, solver)
     elif solver.steps is None:
         K = _shifted_inverse_root(K, solver, dtype, ones=1 / n**2)
@@ -197,7 +198,7 @@ def power_of(
     The products of Newton-Schulz cannot tell a zero eigenvalue from rounding. Its root is therefore taken as
     A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
     """
-    if not isinstance(solver, NewtonSchulz):
+    if not knows_no_eigenvalues(solver):
         return power_by_pairs(M, power, eps or None, gradient, solver, looked)
     if solver.steps is not None:
         scale = nonzero_max(M)

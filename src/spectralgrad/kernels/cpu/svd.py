@@ -6,7 +6,6 @@ The plain-torch twin is torch.linalg.svd.
 from ctypes import c_int, c_int64, c_void_p
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from .inputs import laid_out, takes
@@ -41,7 +40,7 @@ def svd(A: Tensor) -> Found:
     rows, columns = max(m, n), min(m, n)
     memory, layout = laid_out(A if m >= n else A.mT, 1)
     S, Vh = A.new_empty(*batch, columns), A.new_empty(*batch, columns, n)
-    U = torch.empty_strided((*batch, m, columns), (*row_strides(batch, m * columns), 1, m), dtype=A.dtype)  # no view
+    U = A.new_empty_strided((*batch, m, columns), (*row_strides(batch, m * columns), 1, m))  # no view
     # Of a wide matrix the transpose is decomposed: what lies in columns of U and in rows of Vh changes places.
     left, right = (U, Vh) if m >= n else (Vh, U)
     count = A.numel() // (m * n)
