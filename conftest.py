@@ -89,6 +89,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Generator[None]:
+    """Matrices are small here: threads only cost time. What needs several says so itself."""
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def fresh_compiler() -> Generator[None]:
+    """What a test compiled is forgotten after it: torch gives up on a function that was compiled too often."""
+    yield
+    torch.compiler.reset()
+
+
 def point(test: pytest.Function) -> dict[str, tuple[int, ...]]:
     """Where a test stands in the product of its parameters; those that one `parametrize` names together are one."""
     params = test.callspec.params

@@ -1,7 +1,6 @@
 """`svd(full_matrices=True)`: the added columns are constants, and a gradient that reaches them is an error."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,14 +10,9 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from support import cases
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 every_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 SHAPES = [(5, 3), (3, 5), (4, 4), (2, 5, 3), (5, 1), (0, 5, 3)]
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled_code() -> Any:
-    yield
-    torch.compiler.reset()
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor, seed: int = 5) -> Tensor:

@@ -15,8 +15,6 @@ from spectralgrad.linalg.scalars import Scalar
 from support.cases import FUNCTIONS, random, with_spectrum
 from support.marks import slow_but
 
-torch.set_num_threads(1)
-
 MATRICES = {
     "separated": torch.tensor([0.7, 1.1, 2.3]),
     "identity": torch.ones(3) * 2,
