@@ -413,8 +413,10 @@ CASES: list[Case] = [
         degree=0,
         reference=_rotation,
     ),
-    _case("kabsch", sg.kabsch, "real, traced", others=lambda x: (x.roll(1, -1),), **_CLOUDS, of=_motion),
-    _case("kabsch(weights)", sg.kabsch, "real", others=lambda x: (x.roll(1, -1), x[..., 0].abs()), **_CLOUDS, of=_motion),
+    _case("kabsch", sg.kabsch, "real, traced", others=lambda x: (x.roll(1, -1).sin(),), **_CLOUDS, of=_motion),
+    _case(
+        "kabsch(weights)", sg.kabsch, "real", others=lambda x: (x.roll(1, -1).sin(), x[..., 0].abs()), **_CLOUDS, of=_motion
+    ),
     _case("umeyama", sg.umeyama, "real", others=lambda x: (x.roll(1, -1).sin(),), **_CLOUDS, of=_motion),
     _case(
         "frechet_distance",
