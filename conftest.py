@@ -44,7 +44,7 @@ ELSEWHERE = {
 }
 NATIVE = ("eigh", "functions", "pullback")  # modules of spectralgrad.kernels.cpu
 # In the names of tests that take seconds: compilers, tracers, other processes, whole trainings. `--fast` leaves them out.
-LONG = ("compile", "make_fx", "export", "onnx", "interpret", "test_distributed", "test_examples", "test_fuzz.py", "test_main.py")
+LONG = ("compile", "make_fx", "export", "onnx", "interpret", "distributed", "example", "test_fuzz.py", "test_main.py")
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
 
@@ -115,7 +115,8 @@ def one_of_each(items: list[pytest.Item]) -> set[pytest.Item]:
     """Of the tests of each function one, of the second function the second, and so on: together they pass every value by."""
     functions: dict[str, list[pytest.Item]] = {}
     for item in items:
-        if not any(item.get_closest_marker(name) for name in ("slow", "cuda")) and not any(word in item.nodeid for word in LONG):
+        marked = any(item.get_closest_marker(name) for name in ("slow", "cuda"))
+        if not marked and not any(word in item.nodeid for word in LONG):
             functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
     return {tests[i % len(tests)] for i, tests in enumerate(functions.values())}
 

@@ -335,18 +335,6 @@ def test_learns_what_views_share() -> None:
 # Both
 
 
-@each_function
-def test_batches(f: Callable[..., Tensor]) -> None:
-    x, y = cases.random(2, 3, 6, 4, seed=1), cases.random(2, 3, 6, 4, seed=2)
-    each = torch.stack([torch.stack([f(a, b) for a, b in zip(p, q, strict=True)]) for p, q in zip(x, y, strict=True)])
-    torch.testing.assert_close(f(x, y), each)
-    torch.testing.assert_close(f(x, y[0, 0])[0, 0], each[0, 0])
-    torch.testing.assert_close(torch.func.vmap(torch.func.vmap(f))(x, y), each)
-    assert f(x[:0], y[:0]).shape == (0, 3)
-    grads = torch.func.vmap(torch.func.vmap(torch.func.grad(f)))(x, y)
-    torch.testing.assert_close(grads, gradients(f, x, y)[1][0])
-
-
 @pytest.mark.parametrize("scale", [1e200, 4e307])
 def test_a_large_cotangent_of_large_covariances(scale: float) -> None:
     """Its slopes are cut before they are multiplied with each other: what comes is shorter, and of the right direction."""

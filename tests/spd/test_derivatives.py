@@ -26,19 +26,6 @@ def test_first_derivatives(measure: str, metric: str, dtype: torch.dtype) -> Non
     assert gradcheck(f, args, check_forward_ad=True, fast_mode=True)
 
 
-@pytest.mark.parametrize("metric", ["affine", "logeuclid", "bures"])
-@pytest.mark.parametrize("measure", ["distance", "mean"])
-def test_batched_second_derivatives(measure: str, metric: str) -> None:
-    f, args = prepared(measure, metric, n=2)
-
-    def loss(*args: torch.Tensor) -> torch.Tensor:
-        return f(*args).pow(3).sum()
-
-    batched, plain = (torch.autograd.functional.hessian(loss, args, vectorize=fast) for fast in (True, False))
-    for got, expected in zip(batched, plain, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
-
-
 @each_function
 def test_second_derivatives(measure: str, metric: str) -> None:
     f, args = prepared(measure, metric, n=2)
