@@ -43,8 +43,19 @@ ELSEWHERE = {
     }
 }
 NATIVE = ("eigh", "functions", "pullback")  # modules of spectralgrad.kernels.cpu
-# In the names of tests that take seconds: compilers, tracers, other processes, whole trainings. `--fast` leaves them out.
-LONG = ("compile", "make_fx", "export", "onnx", "interpret", "distributed", "example", "test_fuzz.py", "test_main.py")
+# In the names of tests that take seconds (compilers, tracers, other processes) or look at the selection: not for `--fast`.
+LONG = (
+    "compile",
+    "make_fx",
+    "export",
+    "onnx",
+    "interpret",
+    "distributed",
+    "example",
+    "test_fuzz.py",
+    "test_main.py",
+    "test_covering",
+)
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
 

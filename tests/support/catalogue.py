@@ -309,6 +309,7 @@ CASES: list[Case] = [
     _case("eigvalsh", sg.eigvalsh, "torch", domain="hermitian", of=_column, degree=1, reference=torch.linalg.eigvalsh),
     _case("svd", sg.svd, "triplets, torch, modulus, traced, compiled", **_TRIPLETS),
     _case("svd(wide)", sg.svd, "torch", **{**_TRIPLETS, "input": wide, "degree": None}),
+    _case("svd(Clip)", partial(sg.svd, gradient=sg.Clip(100.0)), "modulus, of scale", **_TRIPLETS),
     _case("svd(full_matrices)", partial(sg.svd, full_matrices=True), **{**_TRIPLETS, "degree": None}),
     _case("svdvals", sg.svdvals, "torch", **_TALL, of=_column, degree=1, reference=torch.linalg.svdvals),
     _case(
