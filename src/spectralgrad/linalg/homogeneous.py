@@ -65,6 +65,7 @@ def homogeneous(
     out: int = 0,
     bits: int | None = None,
     known: bool = False,
+    watched: bool = True,
 ) -> tuple[Tensor, ...]:
     """f(*inputs, *others), computed at scale 1 where that is needed.
 
@@ -76,6 +77,7 @@ def homogeneous(
         out: the number of dimensions of each output beside those of the batch.
         bits: |log2| of ordinary scales, where they are fewer than usual.
         known: whether all inputs are known to be ordinary, as float32 is in float64.
+        watched: whether cotangents of any scale must come through where all inputs are ordinary.
     """
     tensors = (*(x for x, _ in inputs), *others)
     if known:
@@ -83,7 +85,7 @@ def homogeneous(
     ranks, traced = (*(dims for _, dims in inputs), *(0,) * len(others)), tracing()
     if not traced and all(_is_seen_ordinary(x, dims, bits) for x, dims in inputs):
         y = f(*tensors)
-        return y if all(map(is_constant, tensors)) else run(_Watch(f, ranks, len(y), out), *y, *tensors)
+        return y if not watched or all(map(is_constant, tensors)) else run(_Watch(f, ranks, len(y), out), *y, *tensors)
     tensors = _broadcast(tensors, ranks)
     found = scales(*(_far(x, dims, bits) for x, dims in zip(tensors, ranks, strict=False) if dims))
     down = (*found.down, *(None,) * (len(others) + len(found.rest)))
