@@ -4,6 +4,8 @@ import torch
 from torch import Tensor
 
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
+from spectralgrad.linalg.moves import cast
+from spectralgrad.linalg.precision import widest
 from spectralgrad.validation import as_matrix, require_dense, require_one_device
 
 
@@ -25,6 +27,16 @@ def as_points(who: str, x: Tensor, name: str) -> Tensor:
             f"{tuple(x.shape)}. Leave out clouds without points."
         )
     return X
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float64 where the device has it; gradients that overflow on the way back become the largest number."""
+    return cast(x, widest(x)) if x.is_floating_point() else x.to(widest(x))
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In ``dtype``, where what overflows becomes the largest number."""
+    return cast(x, dtype)
 
 
 def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torch.Size:

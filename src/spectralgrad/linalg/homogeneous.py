@@ -44,7 +44,7 @@ from .scaling import exponent, is_ordinary, largest_number, shifted
 Map = Callable[..., tuple[Tensor, ...]]
 
 _ORDINARY = {torch.float32: 20, torch.float64: 160}  # as in scaling.py: |log2| of scales that leave room for two derivatives
-_ROOM = 12  # bits between gradients that are shortened and the largest number, so that sums of them fit
+_ROOM = 4  # bits between gradients that are shortened and the largest number, so that sums of them fit
 
 
 class Scales(NamedTuple):
@@ -145,7 +145,7 @@ def _are_batched(x: Sequence[Tensor]) -> bool:
 
 def _shortened(x: Tensor, k: Tensor) -> Tensor:
     """k, or less where 2^k x would be so large that sums of such numbers are none."""
-    most = math.frexp(largest_number(x))[1] - 1 - _ROOM
+    most = math.frexp(largest_number(x))[1] - _ROOM
     return torch.minimum(k, most - exponent(x.unsqueeze(-1), x.ndim - k.ndim + 1))
 
 
@@ -216,9 +216,12 @@ class _Pull:
         with torch.enable_grad(), without_hooks():
             leaves = [z.view_as(z) if z.requires_grad else z.detach().requires_grad_() for z in moving]
             y = outputs(*leaves)
-        return torch.autograd.grad(
-            y, leaves, g, create_graph=torch.is_grad_enabled(), allow_unused=True, materialize_grads=True
-        )
+        changing = [(z, each) for z, each in zip(y, g, strict=True) if z.requires_grad]
+        if not changing:  # derivatives of what is linear
+            return tuple(map(torch.zeros_like, moving))
+        y, g = zip(*changing, strict=True)
+        again = torch.is_grad_enabled()
+        return torch.autograd.grad(y, leaves, g, create_graph=again, allow_unused=True, materialize_grads=True)
 
 
 @dataclass(frozen=True)
