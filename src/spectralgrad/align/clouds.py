@@ -21,16 +21,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking, readable
+from spectralgrad.context import checking
 from spectralgrad.kernels.clouds import Rounding
 from spectralgrad.linalg.homogeneous import Map, Scales, homogeneous
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.validation import require_finite
 
 from .moments import Moments, mean, moments, moments_at_once, shares
 from .motions import motion_at_once
 from .passes import COINCIDE, COMPUTED
-from .points import as_points, common_batch, narrowed, require_weights, widened
+from .points import as_points, common_batch, narrowed, require_points, usable_weights, widened
 from .procrustes import nearest
 
 __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
@@ -178,13 +177,11 @@ def _at_any_scale(
     check, weighted = checking(x), []
     X, Y = (widened(points).expand(*batch, *points.shape[-2:]) for points in (x, y))
     if weights is not None:
-        w = _usable(who, weights, check).expand(*batch, -1)
+        w = usable_weights(who, weights, check).expand(*batch, -1)
         X, Y = (torch.where((w != 0).unsqueeze(-1), points, 0) for points in (X, Y))
         weighted = [(w, 1)]
     if check:
-        for points, name in ((X, "x"), (Y, "y")):
-            if (seen := readable(points)) is not None:
-                require_finite(who, seen, name)
+        require_points(who, X, Y)
     known = all(z is None or z.dtype != torch.float64 for z in given)
     at_scale_1 = partial(homogeneous, known=known, watched=False)
     (mean_y,) = at_scale_1(_mean, [(Y, 2), *weighted], _mean_scales)
@@ -211,11 +208,3 @@ def _similar_scales(x: Tensor, y: Tensor, *w: Tensor) -> Scales:
 
 def _mean_scales(y: Tensor, *w: Tensor) -> Scales:
     return Scales((y, *w), (y,))
-
-
-def _usable(who: str, weights: Tensor, check: bool) -> Tensor:
-    """Weights (*B, N) in float64, NaN where they cannot be used. That of a point that is not looked at has gradient 0."""
-    w = widened(weights)
-    if check and (seen := readable(w)) is not None:
-        require_weights(who, seen.detach())
-    return torch.where(w > 0, w, torch.where(w == 0, 0, torch.nan))

@@ -1,23 +1,17 @@
 """Canonical correlations of two views as a loss."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.choices import AUTO, for_svd
-from spectralgrad.linalg.elementary import InverseSqrt
-from spectralgrad.linalg.functions import apply_scalar
 from spectralgrad.linalg.homogeneous import Scales
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import require_positive
-from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import is_whole, require_number
 
+from .covariances import inverse_root, singular_values
 from .samples import as_samples, centred, computed, squares
 
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
@@ -78,7 +72,7 @@ def _correlated(k: int | None, eps: float, x: Tensor, y: Tensor) -> tuple[Tensor
     T = matmul(X.mH, Y)  # (*B, p, q)
     if k is None or k == min(T.shape[-2:]):
         return (-norm_of(_WHO, T, 1.0),)
-    _, S, _ = singular_triplets(_WHO, T, for_svd(_WHO, None, AUTO), checking(x))
+    S = singular_values(_WHO, T)
     zero = max(T.shape[-2:]) * torch.finfo(S.dtype).eps * S[..., :1].detach() >= S
     return (-torch.where(zero, 0, S)[..., :k].sum(-1),)
 
@@ -92,14 +86,4 @@ def _whitened(X: Tensor, eps: float, name: str) -> Tensor:
     X = torch.where(constant, 0, X)
     shift = torch.where(constant, 1, eps * variance[..., None, None])
     C = hermitian_part(matmul(X.mH, X)) + shift * torch.eye(p, dtype=X.dtype, device=X.device)
-    return matmul(X, apply_scalar(_WHO, C, _Whitening(name=name), None, AUTO))
-
-
-@dataclass(frozen=True)
-class _Whitening(InverseSqrt):
-    """x^(-1/2) of a shifted covariance."""
-
-    name: str = "x"
-
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        require_positive(who, w, "Raise eps.", name=f"covariance of {self.name}")
+    return matmul(X, inverse_root(_WHO, C, name))

@@ -1,26 +1,20 @@
 """Frechet's distance of two Gaussians, or of two sets of samples."""
 
-from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from spectralgrad.context import is_transformed, may_look
-from spectralgrad.errors import DefinitenessError, ShapeError
-from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
-from spectralgrad.linalg.choices import AUTO
-from spectralgrad.linalg.elementary import Sqrt
-from spectralgrad.linalg.functions import apply_scalar
+from spectralgrad.errors import ShapeError
 from spectralgrad.linalg.homogeneous import Scales
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import is_negative, spectral_radius, zero_tolerance
 from spectralgrad.validation import as_matrix, asymmetry_tolerance, require_finite, require_hermitian, require_one_device
 
+from .covariances import root
 from .samples import as_samples, centred, common_batch, computed, promoted, real_dtype, squares, widened
 
-_ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
 # Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
 _PASSES = 3  # a product and its two gradients
 _TALL, _SVD = 3, 12  # of an SVD: times m n^2, and times n^3
@@ -79,9 +73,9 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
 
     m1, m2 = (widened(m, given).expand(*batch, d) for m in means)
     C1, C2 = (hermitian_part(widened(C, given)).expand(*batch, d, d) for C in covs)
-    roots = tuple(_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
+    rounded = tuple((name, float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
     inputs = [(m1, 1), (m2, 1), (C1, 2), (C2, 2)]
-    return computed(partial(_of_gaussians, roots), inputs, _scales_of_gaussians, dtype)
+    return computed(partial(_of_gaussians, rounded), inputs, _scales_of_gaussians, dtype)
 
 
 def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
@@ -116,7 +110,7 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _of_gaussians(
-    roots: tuple["_Root", ...],
+    rounded: tuple[tuple[str, float], ...],
     m1: Tensor,
     m2: Tensor,
     C1: Tensor,
@@ -124,7 +118,7 @@ def _of_gaussians(
     a: Tensor | None = None,
     b: Tensor | None = None,
 ) -> tuple[Tensor]:
-    F1, F2 = (apply_scalar("frechet_distance", C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
+    F1, F2 = (root("frechet_distance", C, *each) for C, each in zip((C1, C2), rounded, strict=True))
     traces = [C.diagonal(dim1=-2, dim2=-1).real.sum(-1) for C in (C1, C2)]
     return (_distance(m1 - m2, traces, norm_of("frechet_distance", matmul(F1, F2), 1.0), a, b),)
 
@@ -143,8 +137,7 @@ def _of_samples(X: Tensor, Y: Tensor, a: Tensor | None = None, b: Tensor | None 
     if _samples_are_cheaper(X.shape[-2], Y.shape[-2], X.shape[-1]):
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
-        root = _Root(name="x", eps=float(torch.finfo(X.dtype).eps))
-        F1, F2 = (apply_scalar(who, hermitian_part(matmul(Z.mH, Z)), root, None, AUTO) for Z in (X, Y))
+        F1, F2 = (root(who, hermitian_part(matmul(Z.mH, Z)), "x", float(torch.finfo(Z.dtype).eps)) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
     if a is not None and b is not None:
         m1, m2 = m1 * torch.exp2(a)[..., None], m2 * torch.exp2(b)[..., None]
@@ -186,36 +179,3 @@ def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, a: Tensor | No
         overlap = overlap * torch.exp2(a + b)
     square = squares(gap).sum(-1) + traces[0] + traces[1] - 2 * overlap
     return square - square.detach().clamp(max=0)
-
-
-@dataclass(frozen=True)
-class _Root(Sqrt):
-    """x^(1/2) of a covariance that came in a dtype with this eps, and so with eigenvalues that rounding put below zero.
-
-    The lowest of those says how far rounding goes: up to twice that above zero counts as zero too. A definite matrix keeps
-    all of its eigenvalues.
-    """
-
-    name: str = "M"
-    eps: float = float(torch.finfo(torch.float64).eps)
-
-    root = None  # matrix products would need a regular matrix
-
-    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        tolerance = torch.maximum(zero_tolerance(w), -_ABOVE * w[..., :1])
-        return tolerance, torch.zeros_like(tolerance)
-
-    def in_kernel(self) -> ScalarFunction:
-        return GIVEN  # which knows no eps but its own
-
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        if w.numel() == 0:
-            return
-        negative = is_negative(w, self.eps)
-        if bool(negative.any()):
-            lowest = float((w / spectral_radius(w).clamp(min=torch.finfo(w.dtype).tiny)).min())
-            raise DefinitenessError(
-                f"`{who}`: `{self.name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} "
-                f"matrices have a negative eigenvalue, the lowest {lowest:.3e} of the largest. Is it a covariance? If it "
-                f"was rounded, pass it in the dtype it was rounded to, or add eps * identity to `{self.name}`."
-            )
