@@ -71,6 +71,9 @@ def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.S
 class _AtOnce(Shortcut):
     """Moments that were found, and one pass back."""
 
+    kept_outputs = slice(2)  # the means
+    constants = (4, 5)  # which clouds are single points
+
     def __init__(self, found: Moments) -> None:
         self.found: Moments | None = found
 
@@ -78,12 +81,6 @@ class _AtOnce(Shortcut):
         found, self.found = self.found, None  # the outputs must not hold themselves
         assert found is not None
         return tuple(found)
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return y[4:]  # which clouds are single points
-
-    def keep(self, given: Some, y: Sequence[Tensor]) -> Some:
-        return *given, *y[:2]
 
     def composition(self, x: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, ...]:
         """`moments`, of usable weights (*B, N)."""

@@ -60,9 +60,7 @@ class _AtOnce(Shortcut):
         found, self.found = _align(Clouds(*given), self.scaled, True, self.rounding)
         return found
 
-    def keep(self, given: Some, y: Sequence[Tensor]) -> Some:
-        return *given, self.found
-
     def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        assert self.found is not None
         slopes = Slopes(*grads, *([] if self.scaled else [None]))
-        return clouds.spread(Clouds(*kept[:3]), kept[3], slopes, tuple(needed), self.scaled, self.rounding.values)
+        return clouds.spread(Clouds(*kept[:3]), self.found, slopes, tuple(needed), self.scaled, self.rounding.values)

@@ -37,7 +37,7 @@ from spectralgrad.context import (
     without_hooks,
 )
 
-from .moves import moved
+from .moves import held, moved
 from .node import Some, Step, added, jvp_by_vjps, run, vjp
 from .scaling import exponent, is_ordinary, largest_number, shifted
 
@@ -91,7 +91,7 @@ def homogeneous(
     down = (*found.down, *(None,) * (len(others) + len(found.rest)))
     if traced:
         y = f(*(x if k is None else moved(x, -k) for x, k in zip(tensors + found.rest, down, strict=True)))
-        return tuple(moved(z, k) for z, k in zip(y, found.up, strict=True))
+        return tuple(moved(held(z), k) for z, k in zip(y, found.up, strict=True))
     return run(_Scaled(f, len(down)), *tensors, *found.rest, *down, *found.up)  # type: ignore[no-any-return]
 
 
@@ -250,13 +250,11 @@ class _Watch(Step):
     def value(self, *given: Any) -> tuple[Tensor, ...]:
         return tuple(y.clone() for y in given[: self.count])
 
-    def keep(self, given: Some, y: Sequence[Tensor]) -> Some:
-        return given[self.count :]
-
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
         looked = [seen for g in grads if g is not None and (seen := _seen(g)) is not None]
         if all(is_ordinary(seen.unsqueeze(-1), self.out + 1) for seen in looked):
-            return *grads, *(None,) * len(kept)
+            return *grads, *(None,) * (len(kept) - self.count)
+        kept = kept[self.count :]
         batch = next(g.shape[: g.ndim - self.out] for g in grads if g is not None)
         up = [looked[0].new_zeros(batch, dtype=looked[0].real.dtype)] * self.count
         x, count = _broadcast(kept, self.ranks), len(kept)

@@ -18,7 +18,7 @@ from spectralgrad.context import compiling, in_batched_backward, transforming
 from spectralgrad.errors import ConvergenceError
 from spectralgrad.kernels.ops import opaque
 from spectralgrad.linalg.choices import AUTO
-from spectralgrad.linalg.node import Some, Step, run
+from spectralgrad.linalg.node import Some, Step, run, run_again
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.solvers import decompose
 
@@ -245,14 +245,13 @@ def _inverse_by_matrix(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tens
 class _Solve(Step):
     """`_solve` inside torch.func: a constant, but for vmap."""
 
+    constants = tuple(range(len(Solution._fields)))
+
     def __init__(self, metric: str) -> None:
         self.metric = metric
 
     def value(self, given: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
         return _solve(given, weights, self.metric)
-
-    def constants(self, y: Sequence[Tensor]) -> Sequence[Tensor]:
-        return y
 
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
         return (None,) * len(needed)
@@ -264,14 +263,13 @@ class _Solve(Step):
 class _Inverse(Step):
     """`_inverse`, linear and self-adjoint in F."""
 
+    kept_inputs = slice(1, None)
+
     def value(self, F: Tensor, *constants: Tensor) -> Tensor:
         return _inverse(F, *constants)
 
-    def keep(self, x: Some, y: Sequence[Tensor]) -> Some:
-        return x[1:]
-
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
-        return run(self, grads[0], *kept), *(None,) * len(kept)
+        return run_again(self, grads[0], *kept), *(None,) * len(kept)
 
     def push(self, kept: Any, tangents: Any) -> Any:
-        return run(self, tangents[0], *kept)
+        return run_again(self, tangents[0], *kept)
