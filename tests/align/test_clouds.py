@@ -425,6 +425,18 @@ def test_slopes_of_the_translation_at_every_size(size: float) -> None:
     assert max(cases.relative_error(g * size, w) for g, w in zip(got, want, strict=True)) < 1e-13
 
 
+@each
+def test_tangents_of_far_clouds(name: str, function: Call) -> None:
+    """Forward mode does not ask for the size either; t goes with it."""
+    given, along = ([cases.random(6, 3, seed=seed) for seed in seeds] for seeds in ((0, 1), (2, 3)))
+    want, got = (
+        torch.func.jvp(lambda *z: tuple(function(*z)), tuple(k * z for z in given), tuple(k * z for z in along))[1]
+        for k in (1.0, 1e200)
+    )
+    for i, (far, near) in enumerate(zip(got, want, strict=True)):
+        torch.testing.assert_close(far / (1e200 if i == 1 else 1), near, rtol=1e-12, atol=1e-13)
+
+
 def test_slopes_of_weights_beside_the_largest_number() -> None:
     """Found by make fuzz: sums over coordinates met two infinities."""
     most = torch.finfo(torch.float64).max
