@@ -34,7 +34,6 @@ from spectralgrad.context import (
     may_read,
     readable,
     tracing,
-    without_hooks,
 )
 
 from .moves import held, moved
@@ -218,17 +217,15 @@ class _Pull:
             return tuple(y[i] for i in self.given)
 
         moving = [z for z, want in zip(x, self.wanted, strict=True) if want]
-        if in_torch_func():
-            return vjp(outputs, moving, g)
-        with torch.enable_grad(), without_hooks():
-            leaves = [z.view_as(z) if z.requires_grad else z.detach().requires_grad_() for z in moving]
-            y = outputs(*leaves)
-        changing = [(z, each) for z, each in zip(y, g, strict=True) if z.requires_grad]
-        if not changing:  # derivatives of what is linear
-            return tuple(map(torch.zeros_like, moving))
-        y, g = zip(*changing, strict=True)
-        again = torch.is_grad_enabled() and any(z.requires_grad for z in both)
-        return torch.autograd.grad(y, leaves, g, create_graph=again, allow_unused=True, materialize_grads=True)
+        if _are_batched(g):  # which torch.func does not take
+            with torch.enable_grad():
+                leaves = [z.view_as(z) if z.requires_grad else z.detach().requires_grad_() for z in moving]
+                y = outputs(*leaves)
+            return torch.autograd.grad(y, leaves, g, allow_unused=True, materialize_grads=True)
+        found = vjp(outputs, moving, g)
+        # Under vmap's rule grad mode may be on where nothing asks for a gradient: what comes out must hold no graph.
+        again = in_torch_func() or (torch.is_grad_enabled() and any(z.requires_grad for z in both))
+        return found if again else tuple(z.detach() for z in found)
 
 
 @dataclass(frozen=True)
@@ -241,13 +238,14 @@ class _Push:
     following: tuple[int, ...]
 
     def __call__(self, *both: Tensor) -> tuple[Tensor, ...]:
-        tangents = dict(zip(self.moving, both[self.count :], strict=True))
+        x, tangents = both[: self.count], both[self.count :]
 
-        def outputs(*x: Tensor) -> tuple[Tensor, ...]:
-            y = self.f(*x)
+        def outputs(*moving: Tensor) -> tuple[Tensor, ...]:
+            now = dict(zip(self.moving, moving, strict=True))
+            y = self.f(*(now.get(i, z) for i, z in enumerate(x)))
             return tuple(y[i] for i in self.following)
 
-        return jvp_by_vjps(outputs, both[: self.count], [tangents.get(i) for i in range(self.count)])
+        return jvp_by_vjps(outputs, [x[i] for i in self.moving], tangents)
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class BySVD(_Polar):
 
     def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
         kernel = _derivative_kernel(factors[0])
-        if kernel is None or not has_memory(E):
+        if kernel is None or E.shape != factors[0].shape or not has_memory(E):
             return None
         return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
 
