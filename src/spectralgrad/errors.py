@@ -39,15 +39,16 @@ class OptionError(SpectralError, ValueError):
 class SymmetryError(SpectralError, ValueError):
     """A matrix is further from Hermitian than rounding explains: more than eps^(1/2) of its largest entry.
 
-    If only the Hermitian part is meant, pass (M + M.mH) / 2. Also a `ValueError`.
+    `expm`, which is given differences of logarithms, allows 64 eps besides. If only the Hermitian part is meant, pass
+    (M + M.mH) / 2. Also a `ValueError`.
     """
 
 
-class NonFiniteError(SpectralError, ValueError):
+class NonFiniteError(SpectralError, LinAlgError, ValueError):
     """A tensor holds NaN or Inf, or a result would overflow.
 
     Look for NaN where the tensor was computed, since nothing is repaired here; scale down what overflows, or use float64.
-    Also a `ValueError`.
+    Also a `torch.linalg.LinAlgError`, which is what torch raises there and a `RuntimeError`; and a `ValueError`.
     """
 
 

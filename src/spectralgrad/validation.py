@@ -20,6 +20,9 @@ _ASYMMETRIC = {
     "eigvalsh": ' For one triangle, which torch.linalg reads, pass UPLO="L".',
     "sqrtm": " The root of a product of two covariances, in FID, is in `frechet_distance`.",
 }
+# What takes differences of matrices of size 1, such as logarithms, however small they come out: there an asymmetry of so
+# many eps is rounding.
+_DIFFERENCES, _ROUNDING = ("expm",), 64
 _HALF = (torch.bfloat16, torch.float16)
 REAL = (*_HALF, torch.float32, torch.float64)  # and not torch's floating point in 8 bits, which knows few operations
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
@@ -178,6 +181,8 @@ def require_hermitian(who: str, M: Tensor, H: Tensor, tolerance: float, name: st
     """Raise unless ``M`` (*B, n, n) is finite and equals its Hermitian part ``H`` to ``tolerance``. Reads the host once."""
     asymmetry = (M - H).abs().amax((-2, -1))  # (*B,); NaN and Inf fail the comparison below too
     scale = H.abs().amax((-2, -1))
+    if who in _DIFFERENCES:
+        scale = scale.clamp(min=_ROUNDING * float(torch.finfo(M.dtype).eps) / tolerance)
     if bool((asymmetry <= tolerance * scale).all()):
         return
     require_finite(who, M, name)
@@ -194,7 +199,12 @@ def adjoint(who: str, A: Tensor) -> Tensor:
     values = readable(A) if checking(A) else None
     if values is not None:
         require_finite(who, values.detach(), "A")
-    return A.mH
+    return torch.conj_physical(A.mT) if A.is_complex() else A.mT  # what A.mH leaves for later, its gradient would too
+
+
+def returned_adjoint(Y: Tensor) -> Tensor:
+    """Y^H as a result: with memory of its own where torch's results have that, and no conjugation left for later."""
+    return Y.mH.resolve_conj().contiguous()
 
 
 def require_finite(who: str, x: Tensor, name: str = "M") -> None:

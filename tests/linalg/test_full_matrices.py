@@ -1,4 +1,4 @@
-"""`svd(full_matrices=True)`: the added columns are constants, and a gradient that reaches them is an error."""
+"""`svd(full_matrices=True)`: the added columns have the gradient of the space that they span."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.errors import OptionError
 from support import cases
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -41,23 +40,41 @@ def test_full_matrices_of_deficient_and_empty_ones() -> None:
         torch.testing.assert_close(Vh @ Vh.mT, torch.eye(A.shape[1]), rtol=0, atol=1e-5)
 
 
+def outside(A: Tensor, which: int) -> Tensor:
+    """The projector on the space that the added columns of U, or rows of Vh, span."""
+    full = sg.svd(A, full_matrices=True)
+    N = full.U[..., 3:] if which == 0 else full.Vh[..., 3:, :].mH
+    return N @ N.mH
+
+
 @every_dtype
-def test_a_gradient_that_reaches_the_added_columns_is_an_error(dtype: torch.dtype) -> None:
-    for shape, which in (((5, 3), 0), ((3, 5), 2)):
-        A = cases.random(*shape, dtype=dtype).requires_grad_()
-        with pytest.raises(OptionError, match="the added columns of U and rows of Vh are constants"):
-            sg.svd(A, full_matrices=True)[which].abs().sum().backward()
-        whole = sg.svd(A, full_matrices=True)[which]
-        part = (slice(None), slice(3)) if which == 0 else (slice(3),)
-        (got,) = torch.autograd.grad(whole[part].abs().sum(), A, retain_graph=True)
-        (want,) = torch.autograd.grad(sg.svd(A)[which].abs().sum(), A)
-        torch.testing.assert_close(got, want)
-        mask = torch.zeros_like(whole.real)
-        mask[part] = 1
-        (got,) = torch.autograd.grad((whole.abs() * mask).sum(), A)  # zeros reach them: fine
-        torch.testing.assert_close(got, want)
-        with sg.checks(False):  # nobody looks: NaN, not silence
-            assert torch.autograd.grad(sg.svd(A, full_matrices=True)[which].abs().sum(), A)[0].isnan().all()
+@pytest.mark.parametrize(("shape", "which"), [((5, 3), 0), ((3, 5), 2)])
+def test_the_added_columns_have_the_gradient_of_their_space(shape: tuple[int, int], which: int, dtype: torch.dtype) -> None:
+    """That of I - U U^H, which torch, for one, takes for 0; two derivatives."""
+
+    def by_the_others(A: Tensor) -> Tensor:
+        U, _, Vh = sg.svd(A)
+        Q = U if which == 0 else Vh.mH
+        return torch.eye(5, dtype=dtype) - Q @ Q.mH
+
+    A = cases.random(*shape, dtype=dtype).requires_grad_()
+    torch.testing.assert_close(gradient(lambda A: outside(A, which), A), gradient(by_the_others, A))
+    assert torch.autograd.gradcheck(lambda A: outside(A, which), A)
+    assert torch.autograd.gradgradcheck(lambda A: outside(A, which), A)
+
+
+def test_a_null_vector_has_its_gradient() -> None:
+    """Up to its sign: the last row of Vh of a matrix of rank 8, as in the eight-point algorithm."""
+    A = cases.random(8, 9).requires_grad_()
+
+    def vector(A: Tensor) -> Tensor:
+        v = sg.svd(A, full_matrices=True).Vh[-1]
+        return v * v[0].sign()
+
+    assert torch.autograd.gradcheck(vector, A)
+    dA = cases.random(8, 9, seed=3)
+    dv = torch.func.jvp(vector, (A.detach(),), (dA,))[1]
+    torch.testing.assert_close(A.detach() @ dv, -(dA @ vector(A.detach())))
 
 
 def leading(A: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from spectralgrad.kernels.ops import opaque
 from spectralgrad.kernels.small_svd import Polar
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.polar import BySVD, evaluate_polar, polar_factors, rounding_unit
-from spectralgrad.validation import adjoint, as_matrix, require_flag
+from spectralgrad.validation import adjoint, as_matrix, require_flag, returned_adjoint
 
 __all__ = ["nearest", "procrustes"]
 
@@ -70,7 +70,7 @@ def procrustes(A: Tensor, special: bool = False) -> Tensor:
             "leave special=False."
         )
     if X.shape[-2] < X.shape[-1]:
-        return procrustes(adjoint("procrustes", A)).mH
+        return returned_adjoint(procrustes(adjoint("procrustes", A)))
     R = nearest(who, X, checking(A), special=special)
     return R if X is A else R.to(A.dtype)
 

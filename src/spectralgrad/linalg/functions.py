@@ -19,7 +19,7 @@ from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_
 from .eigh import eigenpairs
 from .elementary import Exp, InverseFourthRoot, InverseSqrt, Log, Power, Sqrt
 from .node import Step, run
-from .precision import in_basis, matmul, sandwich
+from .precision import exactly_hermitian, in_basis, matmul, sandwich
 from .products.roots import newton_inverse_fourth_root, newton_root
 from .scalars import CLAMPED, Scalar
 from .scaling import bounded, exponent, shifted
@@ -47,7 +47,7 @@ class Spectral(Potential):
         counted = self.tolerance is None and self.scalar.floor is None and function.border != "NOTHING"
         if (found := doors.function_value(V, w, function, given, CLAMPED if counted else None)) is None:
             y = self.scalar.evaluate(self.who, w, self.tolerance)
-            Y = matmul(V * y.unsqueeze(-2), V.mH)
+            Y = exactly_hermitian(matmul(V * y.unsqueeze(-2), V.mH))
             return bounded(Y) if self.scalar.can_overflow else Y, w, V
         if found[1] and self.tolerance is not None:
             self.scalar.require(self.who, w, self.tolerance**2)
@@ -119,7 +119,7 @@ def through_eigenpairs(who: str, M: Tensor, scalar: Scalar, choice: ByEigenpairs
         y = torch.where(clamped, y.detach(), scalar.f(torch.where(clamped, 1, c)))
     if kept is not None:
         y = torch.where(kept, y, 0)
-    return matmul(V * y.unsqueeze(-2), V.mH)
+    return exactly_hermitian(matmul(V * y.unsqueeze(-2), V.mH))
 
 
 def apply_scalar(who: str, M: Tensor, scalar: Scalar, gradient: Gradient | None, solver: RootSolver) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import checking
-from spectralgrad.validation import adjoint, as_matrix, require_number
+from spectralgrad.validation import adjoint, as_matrix, require_number, returned_adjoint
 
 from .calculus import AnyScale, Factors, evaluate
 from .choices import AUTO
@@ -56,10 +56,10 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
         require_number("pinv", "rtol", rtol, least=0)
     X = as_matrix("pinv", A, square=False, name="A")
     if X.shape[-2] < X.shape[-1]:
-        return pinv(adjoint("pinv", A), rtol=rtol).mH
+        return returned_adjoint(pinv(adjoint("pinv", A), rtol=rtol))
     real = torch.finfo(X.dtype)
     relative = max(X.shape[-2] * real.eps if rtol is None else rtol, real.tiny**_SMALLEST)
-    P = evaluate(_Pinv(relative, tolerance=0.0 if checking(A) else None), X).mH
+    P = returned_adjoint(evaluate(_Pinv(relative, tolerance=0.0 if checking(A) else None), X))
     return P if X is A else P.to(A.dtype)
 
 

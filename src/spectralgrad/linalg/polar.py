@@ -33,7 +33,7 @@ from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
 from spectralgrad.kernels.cpu import polar as native_polar
-from spectralgrad.validation import adjoint, as_matrix, require_finite
+from spectralgrad.validation import adjoint, as_matrix, require_finite, returned_adjoint
 
 from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
 from .choices import AUTO, chooses_kernels, for_polar
@@ -287,7 +287,7 @@ def polar(A: Tensor, *, gradient: Rule | None = None, solver: Solver | NewtonSch
     """
     X = as_matrix("polar", A, square=False, name="A")
     if X.shape[-2] < X.shape[-1]:
-        return polar(adjoint("polar", A), gradient=gradient, solver=solver).mH
+        return returned_adjoint(polar(adjoint("polar", A), gradient=gradient, solver=solver))
     check = checking(A)
     choice = for_polar("polar", gradient, solver)
     if choice.way == "exact":

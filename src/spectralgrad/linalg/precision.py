@@ -112,6 +112,12 @@ def hermitian_part(x: Tensor) -> Tensor:
     return torch.lerp(x, x.mH, 0.5)
 
 
+def exactly_hermitian(x: Tensor) -> Tensor:
+    """``x`` (*B, n, n), Hermitian but for rounding, so to the last bit: `hermitian_part` rounds either side by itself."""
+    half = 0.5 * x
+    return half + half.mH
+
+
 def rounding_of(*columns: Tensor) -> Tensor:
     """What rounding may leave in entry (i, j) of the skew part of U^H X, U unitary: eps (|x_i| + |x_j|) (*B, n, n), summed
     over the given X (*B, m, n)."""

@@ -21,7 +21,7 @@ from spectralgrad.validation import as_square, is_number, is_whole, require_flag
 from .calculus import AtScale1, Factors, Potential, evaluate
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .eigh import eigenpairs
-from .precision import in_basis, matmul, sandwich
+from .precision import exactly_hermitian, in_basis, matmul, sandwich
 from .rules import Rule
 from .rules.base import scale
 from .scalars import require_not_negative
@@ -73,7 +73,7 @@ class Projector(Potential):
         w, V = decompose("projector", M, self.solver, self.tolerance)
         if self.tolerance is not None:
             _require_energy(self.cut, w, self.tolerance)
-        return matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH), w, V
+        return exactly_hermitian(matmul(V * self.cut.kept(w).unsqueeze(-2), V.mH)), w, V
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         w, V = factors
@@ -192,4 +192,4 @@ def _through_pairs(M: Tensor, cut: Cut, choice: ByEigenpairs, tolerance: float |
     if tolerance is not None and not is_transformed(w):
         _require_energy(cut, w.detach(), tolerance)
     mask = cut.kept(w) if kept is None else cut.kept(w) & kept
-    return matmul(V * mask.unsqueeze(-2), V.mH)
+    return exactly_hermitian(matmul(V * mask.unsqueeze(-2), V.mH))

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from spectralgrad.context import checking, is_transformed
 from spectralgrad.errors import OptionError
-from spectralgrad.validation import adjoint, as_matrix
+from spectralgrad.validation import adjoint, as_matrix, returned_adjoint
 
 from .calculus import Factors
 from .choices import AUTO, for_svd
@@ -70,7 +70,7 @@ def singular_map(A: Tensor, f: Callable[[Tensor], Tensor], *, solver: Solver = A
     X = as_matrix("singular_map", A, square=False, name="A")
     choice = for_svd("singular_map", None, solver)
     if X.shape[-2] < X.shape[-1]:
-        return singular_map(adjoint("singular_map", A), f, solver=solver).mH
+        return returned_adjoint(singular_map(adjoint("singular_map", A), f, solver=solver))
     tolerance = 0.0 if checking(A) else None
     function = Elementwise(function=f)
     Y, S = mapped(_SingularBasis("singular_map", function, choice.solver, tolerance=tolerance), X)

@@ -19,7 +19,7 @@ from .eigh import eigenpairs
 from .elementwise import Elementwise
 from .functions import Spectral
 from .mapped import Frame, applied, mapped
-from .precision import in_basis, matmul, sandwich
+from .precision import exactly_hermitian, in_basis, matmul, sandwich
 from .solvers import Solver, decompose
 
 __all__ = ["spectral_map"]
@@ -78,7 +78,7 @@ def _through_pairs(M: Tensor, function: Elementwise, choice: ByEigenpairs, toler
     w, V, kept = eigenpairs("spectral_map", M, choice, tolerance)
     y = applied("spectral_map", function, w, tolerance)
     y = y if kept is None else torch.where(kept, y, 0)
-    return matmul(V * y.unsqueeze(-2), V.mH)
+    return exactly_hermitian(matmul(V * y.unsqueeze(-2), V.mH))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class _Eigenbasis(Frame):
 
     def matrix(self, factors: Factors, y: Tensor) -> Tensor:
         V = factors[1]
-        return matmul(V * y.unsqueeze(-2), V.mH)
+        return exactly_hermitian(matmul(V * y.unsqueeze(-2), V.mH))
 
     def diagonal(self, factors: Factors, G: Tensor) -> Tensor:
         return in_basis(factors[1], G).diagonal(dim1=-2, dim2=-1).real.clone()

@@ -19,13 +19,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking, in_batched_backward, is_constant, may_look
-from spectralgrad.errors import OptionError
+from spectralgrad.context import checking, is_constant
 from spectralgrad.validation import as_given, as_matrix, require_flag
 
 from .choices import AUTO, ByRule, for_svd
 from .decomposition import Decomposition, Scales
-from .node import Some, Step, run
+from .node import Some, run
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
 from .rules.base import seen
@@ -48,8 +47,9 @@ def svd(A: Tensor, full_matrices: bool = False, *, gradient: Rule | None = None,
 
     Args:
         A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
-        full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). The added columns and rows are constants: any basis of
-            the complement would do. A gradient that reaches them is an error (on CUDA NaN, unless checks are on).
+        full_matrices: complete U to (*B, m, m) and Vh to (*B, n, n). Any basis of the complement would do for the added
+            columns and rows; their gradient is that of the space they span, N^H dN = 0, which is exact for a loss that sees
+            that space alone, such as a null vector up to its sign. (torch gives 0 there.)
         gradient: a rule for the gaps of the singular values; None means `Lorentzian()`. Sums of singular values and 1/S
             take no rule: they are exact, and 0 where they would divide by rounding.
         solver: `Lapack()` and `SVD()` are LAPACK's divide and conquer (on CUDA: torch's choice). `Auto()` is that on the CPU
@@ -74,7 +74,7 @@ def svd(A: Tensor, full_matrices: bool = False, *, gradient: Rule | None = None,
     check = checking(A)
     U, S, Vh = singular_triplets("svd", X, for_svd("svd", gradient, solver), check)
     if full_matrices:
-        U, Vh = _completed(U, X), _completed(Vh.mH, X).mH
+        U, Vh = _completed(U), _completed(Vh.mH).mH.resolve_conj()
     return SingularTriplets(as_given(U, A), as_given(S, A), as_given(Vh, A))
 
 
@@ -212,36 +212,15 @@ class _Svd(Decomposition):
 # full_matrices
 
 
-def _completed(U: Tensor, A: Tensor) -> Tensor:
-    """U (*B, m, k) with m - k more orthonormal columns, which are constants."""
+def _completed(U: Tensor) -> Tensor:
+    """U (*B, m, k) with m - k more orthonormal columns N, which turn with U: dN = -U dU^H N, N^H dN = 0.
+
+    N is any basis of the complement, so a loss may see the space that it spans, and nothing else of it. As a function of U
+    it is (I - U U^H) N_0, orthonormal to first order, with one step of Newton's for the second.
+    """
     if U.shape[-2] == U.shape[-1]:
         return U
-    return torch.cat([U, run(_Complement(), U, A)], -1)
-
-
-@dataclass(frozen=True)
-class _Complement(Step):
-    """Orthonormal columns (*B, m, m - k) beside those of U (*B, m, k), for A (*B, m, n); no gradient may reach them."""
-
-    def value(self, U: Tensor, A: Tensor) -> Tensor:
-        complete: Tensor = torch.linalg.qr(U, mode="complete")[0]
-        # Memory of its own: in `torch.func.linearize` forward mode refuses a view of what it has not seen.
-        return complete[..., U.shape[-1] :].clone(memory_format=torch.contiguous_format)
-
-    kept_inputs, kept_outputs = slice(1, None), slice(None)
-
-    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
-        (grad,), A = grads, kept[0]
-        if may_look(grad) and not in_batched_backward(grad):
-            if bool(grad.any()):
-                raise OptionError(
-                    "`svd`: with full_matrices=True the added columns of U and rows of Vh are constants, but a gradient "
-                    "reached them. Leave them out of the loss, or use full_matrices=False. The space that they span, as a "
-                    "null space, has a gradient: of its projector, I - U @ U.mH or I - Vh.mH @ Vh with the reduced ones."
-                )
-            return None, grad.new_zeros(A.shape)
-        reached = (grad != 0).any(-1, keepdim=True).any(-2, keepdim=True)
-        return None, grad.new_zeros(A.shape).masked_fill(reached, torch.nan)
-
-    def push(self, kept: Sequence[Tensor], tangents: Some) -> Tensor:
-        return torch.zeros_like(kept[1])
+    k = U.shape[-1]
+    N = torch.linalg.qr(U.detach(), mode="complete")[0][..., k:].clone(memory_format=torch.contiguous_format)
+    X = N - matmul(U, matmul(U.mH, N))
+    return torch.cat([U, 1.5 * X - 0.5 * matmul(X, matmul(X.mH, X))], -1)

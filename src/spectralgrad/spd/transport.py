@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.homogeneous import Scales, homogeneous
-from spectralgrad.linalg.precision import matmul
+from spectralgrad.linalg.precision import exactly_hermitian, matmul
 
 from .inputs import Metric, aligned, as_hermitian, as_pair, is_widened, require_fit, require_metric, returned, widened
 from .spectra import congruent, exp_along, expanded, log, log_along, near_1, sqrt, times_power, whitener
@@ -72,4 +72,4 @@ def _logeuclid(T: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor]:
     B, b = near_1(B)
     A, B = expanded(A, T, B), expanded(B, T, A)
     result = exp_along(log(B), log_along(A, expanded(T, A)))
-    return (times_power(result, b.expand(result.shape[:-2])),)
+    return (exactly_hermitian(times_power(result, b.expand(result.shape[:-2]))),)

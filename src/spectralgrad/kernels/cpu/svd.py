@@ -48,7 +48,13 @@ def svd(A: Tensor) -> Found:
         rows, columns, memory.data_ptr(), left.data_ptr(), S.data_ptr(), right.data_ptr(), count, layout,
         threads(count * m * n * (columns + 8)),
     )  # fmt: skip
-    return Found(U, S, Vh, status)
+    return Found(U, S, _in_columns(Vh), status)
+
+
+def _in_columns(x: Tensor) -> Tensor:
+    """``x`` (*B, m, n), laid out as torch.linalg.svd lays out its factors."""
+    *batch, m, n = x.shape
+    return x.new_empty_strided(x.shape, (*row_strides(batch, m * n), 1, m)).copy_(x)
 
 
 def row_strides(batch: list[int], entries: int) -> list[int]:

@@ -28,7 +28,7 @@ from spectralgrad.validation import require_hermitian
 
 from ..calculus import AtScale1, Factors, Potential, evaluate
 from ..moves import cast, moved
-from ..precision import hermitian_part, matmul
+from ..precision import exactly_hermitian, hermitian_part, matmul
 from ..scaling import are_ordinary, exponent, shifted
 from .iteration import (
     TAIL,
@@ -168,7 +168,7 @@ class _Root(Potential):
         elif host_may_look(A):  # elsewhere `_coupled` counts
             count_on_device(_LOST, ~self._error(A, Y, Z)[1])
         root = norm.sqrt()
-        Y, Z = hermitian_part(Y).mul_(root), hermitian_part(Z).div_(root)
+        Y, Z = exactly_hermitian(Y).mul_(root), exactly_hermitian(Z).div_(root)
         return (Z if self.inverse else Y).clone(), Y, Z
 
     def _accuracy(self, x: Tensor) -> float:
@@ -267,7 +267,7 @@ def newton_root(
     for _ in range(solver.steps):
         T = 1.5 * identity_like(H) - 0.5 * matmul(Z, Y)
         Y, Z = matmul(Y, T), matmul(T, Z)
-    return Z / trace.sqrt() if inverse else Y * trace.sqrt()
+    return exactly_hermitian(Z / trace.sqrt() if inverse else Y * trace.sqrt())
 
 
 def newton_inverse_fourth_root(who: str, M: Tensor, solver: NewtonSchulz, tolerance: float | None) -> Tensor:

@@ -15,6 +15,8 @@ from . import cusolver
 from .base import Solver, compilable
 from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
+# Bound here: who puts ours in their places, `torch.linalg.eigh = sg.eigh`, must not end in a circle.
+_eigh, _eigvalsh, _svd, _svdvals = torch.linalg.eigh, torch.linalg.eigvalsh, torch.linalg.svd, torch.linalg.svdvals
 # Measured: of one 16 x 16 float32 matrix on one core. They grow with about n^1.85; those of m x n with m/n to the power 0.6.
 _EIGH_SECONDS, _SVD_SECONDS = 15e-6, 20e-6
 _FEW = 256  # numbers, beyond which native kernels are faster with vectors than LAPACK is without
@@ -37,7 +39,7 @@ def singular_values_alone(A: Tensor, check: bool) -> Tensor | None:
     """S of `decompose_svd` where it needs no vectors and nothing is wrong with ``A``; None leaves it to that."""
     if not check or A.device.type != "cpu" or _gains_triplets(A) or (A.numel() > _FEW and native_svd.runs_on(A)):
         return None
-    return _values(torch.linalg.svdvals, A)
+    return _values(_svdvals, A)
 
 
 def _values(solve: Callable[[Tensor], Tensor], M: Tensor) -> Tensor | None:
@@ -60,7 +62,7 @@ def triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     *batch, m, n = A.shape
     k = min(m, n)
     if not _gains_triplets(A):
-        U, S, Vh = torch.linalg.svd(A, full_matrices=False)
+        U, S, Vh = _svd(A, full_matrices=False)
         return U, S, Vh
     flat = A.detach().flatten(0, -3)
     U, Vh = flat.new_empty(len(flat), m, k), flat.new_empty(len(flat), k, n)
@@ -70,7 +72,7 @@ def triplets(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _svd_into(A: Tensor, U: Tensor, S: Tensor, Vh: Tensor) -> bool:
-    torch.linalg.svd(A, full_matrices=False, out=(U, S, Vh))
+    _svd(A, full_matrices=False, out=(U, S, Vh))
     return True
 
 
@@ -83,7 +85,7 @@ def _spread_eigh(solve: Callable[[Tensor, Tensor, Tensor], bool], H: Tensor) -> 
 
 
 def _eigh_into(H: Tensor, w: Tensor, V: Tensor) -> bool:
-    torch.linalg.eigh(H, out=(w, V))
+    _eigh(H, out=(w, V))
     return True
 
 
@@ -91,7 +93,7 @@ def _checked_eigh_into(M: Tensor, w: Tensor, V: Tensor) -> bool:
     """The same, and looks at a share of a batch while it is in the cache, in the thread that solves it."""
     if not torch.equal(M, M.mH):
         return False
-    torch.linalg.eigh(M, out=(w, V))
+    _eigh(M, out=(w, V))
     return are_finite(w, V)
 
 
@@ -117,7 +119,7 @@ class Lapack(Solver):
             return pairs
         if H.device.type == "cuda":
             return cusolver.eigh(H)
-        w, V = torch.linalg.eigh(H)
+        w, V = _eigh(H)
         return w, V
 
     def solve_anything(self, M: Tensor, start: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
@@ -129,7 +131,7 @@ class Lapack(Solver):
                 return _spread_eigh(_checked_eigh_into, M)
             if M.device.type != "cpu" or not torch.equal(M, M.mH):  # NaN is not equal
                 return None
-            w, V = torch.linalg.eigh(M)
+            w, V = _eigh(M)
         except LinAlgError:  # the caller's chain says what to do
             return None
         return (w, V) if are_finite(w, V) else None
@@ -137,4 +139,4 @@ class Lapack(Solver):
     def values_if_hermitian(self, M: Tensor) -> Tensor | None:
         if M.device.type != "cpu" or worth_spreading(M) or not torch.equal(M, M.mH):
             return None
-        return _values(torch.linalg.eigvalsh, M)
+        return _values(_eigvalsh, M)
