@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking, forcing, is_forced, readable
+from spectralgrad.context import checking, forcing, is_forced, is_transformed, readable
 from spectralgrad.errors import DeviceError, DtypeError, NonFiniteError, OptionError, ShapeError, SymmetryError
 
 __all__ = ["checks"]
@@ -199,7 +199,9 @@ def adjoint(who: str, A: Tensor) -> Tensor:
     values = readable(A) if checking(A) else None
     if values is not None:
         require_finite(who, values.detach(), "A")
-    return torch.conj_physical(A.mT) if A.is_complex() else A.mT  # what A.mH leaves for later, its gradient would too
+    if not A.is_complex() or is_transformed(A):  # vmap has no rule for the other
+        return A.mH
+    return torch.conj_physical(A.mT)  # A.mH leaves its conjugation for later, and so would its gradient
 
 
 def returned_adjoint(Y: Tensor) -> Tensor:
