@@ -11,35 +11,30 @@ R^T A, which is zero to rounding.
 
 The singular values of A go with the square of a cloud's aspect, so float32 is computed in float64: otherwise an aspect of
 1e-2 would cost four of seven digits, as it does on a device without float64. What counts as zero is still relative to
-the rounding of the points as given. In float64 clouds near the ends of the range are brought to ordinary
-sizes, each by its own power of two; t is computed in the units of the world, so that its gradients, which have no scale,
-need not go there and back.
+the rounding of the points as given. In float64 clouds and weights near the ends of the range come to scale 1, each by its
+own power of two; my and R mx have a scale each, and meet last.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking, may_read, readable
+from spectralgrad.context import checking
 from spectralgrad.kernels.clouds import Rounding
-from spectralgrad.linalg.moves import cast, held, moved, product
-from spectralgrad.linalg.precision import matmul, widest
-from spectralgrad.linalg.scaling import are_ordinary, exponent
-from spectralgrad.validation import require_finite
+from spectralgrad.linalg.homogeneous import Map, Scales, homogeneous
+from spectralgrad.linalg.precision import matmul
 
-from .moments import Moments, moments, moments_at_once
+from .moments import Moments, mean, moments, moments_at_once, shares
 from .motions import motion_at_once
 from .passes import COINCIDE, COMPUTED
-from .points import as_points, common_batch, require_weights
+from .points import as_points, common_batch, narrowed, require_points, usable_weights, widened
 from .procrustes import nearest
 
 __all__ = ["Motion", "Similarity", "kabsch", "umeyama"]
 
 _NOISE = 8  # times eps: coordinates carry the rounding of larger numbers than their spread. Measured: docs/alignment.md
-_SIZES = (10, 64)  # log2 of the sizes that small and large clouds of float64 get, so that slopes have room on both sides
-_POINTS, _WEIGHTS = 40, 200  # bits that the slopes of far points and of their weights stay below the largest number
 
 
 class Motion(NamedTuple):
@@ -85,7 +80,7 @@ def kabsch(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Motion:
     (tensor([[0., 1.],
             [1., 0.]]), tensor([3., 4.]))
     """
-    return Motion(*_solved("kabsch", _rigid, x, y, weights))
+    return Motion(*_solved("kabsch", False, x, y, weights))
 
 
 def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
@@ -109,140 +104,107 @@ def umeyama(x: Tensor, y: Tensor, weights: Tensor | None = None) -> Similarity:
     >>> sg.umeyama(x, 3 * x + 1).s.round(decimals=4)
     tensor(3.)
     """
-    return Similarity(*_solved("umeyama", _similar, x, y, weights))
+    return Similarity(*_solved("umeyama", True, x, y, weights))
 
 
-def _rigid(pair: "_Pair") -> tuple[Tensor, ...]:
-    R = pair.rotation()
-    return R, pair.translation(R)
-
-
-def _similar(pair: "_Pair") -> tuple[Tensor, ...]:
-    R = pair.rotation()
-    variance = torch.where(pair.single, 1, pair.variance)
-    if pair.far is None:
-        s = torch.where(pair.single, 1, (R * pair.A).sum((-2, -1)) / variance)  # (*B,)
-        t = pair.mean_y - s.unsqueeze(-1) * _apply(R, pair.mean_x)
-        return R, t, s
-    turned = held(R, _POINTS)  # each product of two slopes may overflow by itself, so each is cut by itself
-    k = exponent(variance.detach().unsqueeze(-1), 1)
-    reached, variance = moved((turned * pair.A).sum((-2, -1)), -k), moved(variance, -k)
-    s = product(reached[..., None, None], 1 / variance[..., None, None])  # (*B, 1, 1), in the units of y over those of x
-    along = product(s, held(_apply(turned, pair.mean_x), _POINTS).unsqueeze(-2)).squeeze(-2)  # in the units of y
-    t = _difference(pair.far.mean_y, moved(held(along), pair.far.ky))
-    s = moved(held(s[..., 0, 0]), pair.far.ky - pair.far.kx)
-    s, t = torch.where(pair.single, 1, s), torch.where(pair.single.unsqueeze(-1), pair.translation(R), t)
-    return R, t, s
-
-
-def _apply(R: Tensor, x: Tensor) -> Tensor:
-    """R x for one vector (*B, d) each."""
-    return matmul(R, x.unsqueeze(-1)).squeeze(-1)
-
-
-def _difference(y: Tensor, x: Tensor) -> Tensor:
-    """y - x (*B, d), which may overflow last and nowhere before."""
-    k = exponent(y.detach(), 1).clamp(0, 1)
-    return moved(moved(y, -k) - moved(x, -k), k)
-
-
-class _Far(NamedTuple):
-    """Of clouds near the ends of the range: means (*B, d) as they are, and the scales (*B,) by which the rest is divided."""
-
-    mean_x: Tensor
-    mean_y: Tensor
-    kx: Tensor
-    ky: Tensor
-
-
-class _Pair(NamedTuple):
-    """Two centred clouds, in float64, in units of 2 to their scales (of ordinary ones: 1)."""
-
-    who: str
-    A: Tensor  # (*B, d, d)
-    mean_x: Tensor  # (*B, d)
-    mean_y: Tensor
-    variance: Tensor  # (*B,), of x
-    single: Tensor  # (*B,): whether all points of x coincide
-    far: _Far | None  # unless both are of ordinary sizes
-    eps: float  # of the points as given
-    check: bool
-
-    def rotation(self) -> Tensor:
-        return nearest(self.who, self.A, self.check, special=True, eps=_NOISE * self.eps)
-
-    def translation(self, R: Tensor) -> Tensor:
-        """my - R mx (*B, d)."""
-        if self.far is None:
-            return self.mean_y - _apply(R, self.mean_x)
-        return _difference(self.far.mean_y, product(R, self.far.mean_x.unsqueeze(-1)).squeeze(-1))
-
-
-def _solved(
-    who: str, solve: Callable[[_Pair], tuple[Tensor, ...]], x: Tensor, y: Tensor, weights: Tensor | None
-) -> tuple[Tensor, ...]:
+def _solved(who: str, scaled: bool, x: Tensor, y: Tensor, weights: Tensor | None) -> tuple[Tensor, ...]:
     X, Y = as_points(who, x, "x"), as_points(who, y, "y")
-    batch, check, eps = common_batch(who, x, y, weights), checking(x), float(torch.finfo(X.dtype).eps)
+    batch, eps = common_batch(who, x, y, weights), float(torch.finfo(X.dtype).eps)
 
     def plain(a: Tensor, b: Tensor, w: Tensor | None) -> tuple[Tensor, ...]:
-        return tuple(cast(z, a.dtype) for z in solve(_centred(who, a, b, w, batch, eps, check)))
+        found = moments_at_once(a, b, w, batch, eps)
+        if found is None:
+            result = _at_any_scale(who, scaled, (a, b, w), batch, eps)
+        else:
+            result = _assembled(found.mean_y, *(_similar if scaled else _rigid)(who, eps, found))
+        return tuple(narrowed(z, a.dtype) for z in result)
 
-    if not check:
+    if not checking(x):
         rounding = Rounding(COINCIDE * eps, COINCIDE * COMPUTED, _NOISE * eps)
-        found = motion_at_once((X, Y, weights), batch, solve is _similar, rounding, plain)
-        if found is not None:
-            return tuple(cast(z, x.dtype) for z in found)
+        at_once = motion_at_once((X, Y, weights), batch, scaled, rounding, plain)
+        if at_once is not None:
+            return tuple(narrowed(z, x.dtype) for z in at_once)
     return plain(x, y, weights)
 
 
-def _centred(who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float, check: bool) -> _Pair:
-    far, found = None, moments_at_once(x, y, weights, batch, eps)
-    if found is None:
-        found, far = _moments(who, x, y, weights, batch, eps, check)
-    A = torch.where((found.single_x | found.single_y)[..., None, None], 0, found.A)
-    return _Pair(who, A, found.mean_x, found.mean_y, found.variance, found.single_x, far, eps, check)
+def _rigid(who: str, eps: float, of: Moments) -> tuple[Tensor, ...]:
+    """R (*B, d, d) and R mx (*B, d), for points that were rounded to ``eps``."""
+    return _turned(who, eps, of, _cross(of))
 
 
-def _moments(
-    who: str, x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float, check: bool
-) -> tuple[Moments, _Far | None]:
-    """Where one pass over the points will not do; with what is left of sizes near the ends of the range."""
-    X, Y = (cast(given, widest(given)).expand(*batch, *given.shape[-2:]) for given in (x, y))
-    share: Tensor | None = None
+def _similar(who: str, eps: float, of: Moments) -> tuple[Tensor, ...]:
+    """R, R mx, s R mx, s (*B,), and 1 where all points of x coincide, else 0 (*B,)."""
+    A = _cross(of)
+    R, turned = _turned(who, eps, of, A)
+    s = torch.where(of.single_x, 0, (R * A).sum((-2, -1)) / torch.where(of.single_x, 1, of.variance))
+    return R, turned, s.unsqueeze(-1) * turned, s, of.single_x.to(s.dtype)
+
+
+def _cross(of: Moments) -> Tensor:
+    """A (*B, d, d), 0 where all points of a cloud coincide."""
+    return torch.where((of.single_x | of.single_y)[..., None, None], 0, of.A)
+
+
+def _turned(who: str, eps: float, of: Moments, A: Tensor) -> tuple[Tensor, Tensor]:
+    R = nearest(who, A, checking(A), special=True, eps=_NOISE * eps)
+    return R, matmul(R, of.mean_x.unsqueeze(-1)).squeeze(-1)
+
+
+def _assembled(mean_y: Tensor, R: Tensor, turned: Tensor, *similar: Tensor, known: bool = True) -> tuple[Tensor, ...]:
+    """R and t = my - R mx; or R, t = my - s R mx and s. ``known``: whether sizes are ordinary."""
+    if similar:
+        stretched, s, single = similar
+        turned, s = torch.where((single != 0).unsqueeze(-1), turned, stretched), torch.where(single != 0, 1, s)
+    # The difference may overflow last and nowhere before.
+    (t,) = homogeneous(_difference, [(mean_y, 1), (turned, 1)], _common_scale, known=known, watched=False)
+    return (R, t, s) if similar else (R, t)
+
+
+def _difference(a: Tensor, b: Tensor) -> tuple[Tensor]:
+    return (a - b,)
+
+
+def _common_scale(a: Tensor, b: Tensor) -> Scales:
+    k = torch.maximum(a, b).clamp(min=0)
+    return Scales((k, k), (k,))
+
+
+def _at_any_scale(
+    who: str, scaled: bool, given: tuple[Tensor, Tensor, Tensor | None], batch: torch.Size, eps: float
+) -> tuple[Tensor, ...]:
+    """Where one pass over the points will not do. my has a node of its own, since its scale may be far from that of R mx."""
+    x, y, weights = given
+    check, weighted = checking(x), []
+    X, Y = (widened(points).expand(*batch, *points.shape[-2:]) for points in (x, y))
     if weights is not None:
-        share = _shares(who, weights, check).expand(*batch, -1).unsqueeze(-1)  # (*B, N, 1)
-        X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
+        w = usable_weights(who, weights, check).expand(*batch, -1)
+        X, Y = (torch.where((w != 0).unsqueeze(-1), points, 0) for points in (X, Y))
+        weighted = [(w, 1)]
     if check:
-        for points, name in ((X, "x"), (Y, "y")):
-            if (seen := readable(points)) is not None:
-                require_finite(who, seen, name)
-    if x.dtype != torch.float64:
-        return moments(X, Y, share, eps), None
-    kx, ky = exponent(X.detach()), exponent(Y.detach())
-    if may_read(X) and may_read(Y) and are_ordinary(X, kx, ky):
-        return moments(X, Y, share, eps), None
-    kx, ky = (k - k.clamp(*_SIZES) for k in (kx, ky))
-    every = torch.full_like(X[..., :1], 1 / X.shape[-2]) if share is None else share
-    far_x, far_y = (product(held(every, _WEIGHTS).mT, points).squeeze(-2) for points in (X, Y))
-    X, Y = held(moved(X, -kx), _POINTS), held(moved(Y, -ky), _POINTS)
-    found = moments(X, Y, None if share is None else held(share, _WEIGHTS), eps)
-    found = found._replace(A=held(found.A), variance=held(found.variance))
-    return found, _Far(far_x, far_y, kx, ky)
+        require_points(who, X, Y)
+    known = all(z is None or z.dtype != torch.float64 for z in given)
+    at_scale_1 = partial(homogeneous, known=known, watched=False)
+    (mean_y,) = at_scale_1(_mean, [(Y, 2), *weighted], _mean_scales)
+    solve = partial(_of_points, _similar if scaled else _rigid, who, eps)
+    found = at_scale_1(solve, [(X, 2), (Y, 2), *weighted], _similar_scales if scaled else _rigid_scales)
+    return _assembled(mean_y, *found, known=known)
 
 
-def _shares(who: str, weights: Tensor, check: bool) -> Tensor:
-    """w / sum w (*B, N) in float64; NaN for a cloud whose weights cannot be used."""
-    wide = widest(weights)
-    w = cast(weights, wide) if weights.is_floating_point() else weights.to(wide)
-    if check and (seen := readable(w)) is not None:
-        require_weights(who, seen.detach())
-    w = torch.where(
-        w > 0, w, torch.where(w == 0, 0, torch.nan)
-    )  # the weight of a point that is not looked at has gradient 0
-    if weights.dtype == torch.float64:
-        k = exponent(w.detach(), 1)
-        k = k - k.clamp(*_SIZES)
-        if not (may_read(w) and are_ordinary(w, k)):
-            w = held(moved(w, -k))
-            return product(w.unsqueeze(-1), 1 / held(w.sum(-1))[..., None, None]).squeeze(-1)
-    return w / w.sum(-1, keepdim=True)
+def _mean(x: Tensor, *w: Tensor) -> tuple[Tensor]:
+    return (mean(x, shares(*w)),)
+
+
+def _of_points(solve: Map, who: str, eps: float, x: Tensor, y: Tensor, *w: Tensor) -> tuple[Tensor, ...]:
+    return solve(who, eps, moments(x, y, shares(*w), eps))
+
+
+def _rigid_scales(x: Tensor, y: Tensor, *w: Tensor) -> Scales:
+    return Scales((x, y, *w), (torch.zeros_like(x), x))
+
+
+def _similar_scales(x: Tensor, y: Tensor, *w: Tensor) -> Scales:
+    return Scales((x, y, *w), (torch.zeros_like(x), x, y, y - x, torch.zeros_like(x)))
+
+
+def _mean_scales(y: Tensor, *w: Tensor) -> Scales:
+    return Scales((y, *w), (y,))

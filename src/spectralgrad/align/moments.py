@@ -8,42 +8,48 @@ Plain torch passes some thirty times over the points, there and back. The node p
 The plain composition stays for what a plain node cannot do: torch.func, forward mode, torch.compile, the second derivative.
 """
 
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, is_plain_backward, may_read, transforming
-from spectralgrad.linalg.autograd import call, composed_gradients
-from spectralgrad.linalg.moves import cast
+from spectralgrad.context import compiling, may_read, transforming
+from spectralgrad.linalg.node import Shortcut, Some, run
 from spectralgrad.linalg.precision import matmul
 
 from .passes import Moments, backward, coincide, forward
+from .points import widened
 
-__all__ = ["Moments", "moments", "moments_at_once"]
-
-_ROOM = 2.0**8  # for slopes of shares near the largest number: their sum over coordinates must not meet two infinities
+__all__ = ["Moments", "mean", "moments", "moments_at_once", "shares"]
 
 
 def moments(x: Tensor, y: Tensor, share: Tensor | None, eps: float) -> Moments:
     """Those of points (*B, N, d) in float64, rounded to ``eps`` before, with shares (*B, N, 1), in plain torch."""
     (mean_x, a, variance, single_x), (mean_y, b, _, single_y) = (_around_mean(z, share, eps) for z in (x, y))
-    weighted = b / b.shape[-2] if share is None else b / _ROOM * (share * _ROOM)
-    A = matmul(weighted.mT, a)
+    A = matmul((b / b.shape[-2] if share is None else b * share).mT, a)
     return Moments(mean_x, mean_y, A, variance, single_x, single_y)
+
+
+def shares(*w: Tensor) -> Tensor | None:
+    """w / sum w (*B, N, 1) of weights (*B, N), if there are any."""
+    return (w[0] / w[0].sum(-1, keepdim=True)).unsqueeze(-1) if w else None
+
+
+def mean(x: Tensor, share: Tensor | None) -> Tensor:
+    """(*B, d)"""
+    return x.mean(-2) if share is None else matmul(share.mT, x).squeeze(-2)
 
 
 def _around_mean(x: Tensor, share: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The mean (*B, d), the points around it (*B, N, d), their variance (*B,), and whether they are one point (*B,)."""
-    mean = x.mean(-2, keepdim=True) if share is None else matmul(share.mT, x)
-    centred = x - mean
+    middle = mean(x, share)
+    centred = x - middle.unsqueeze(-2)
     squares = centred.square().sum(-1, keepdim=True)  # (*B, N, 1)
     variance = (squares.mean(-2) if share is None else (squares * share).sum(-2)).squeeze(-1)
-    mean, seen = mean.squeeze(-2), squares.detach()
+    seen = squares.detach()
     seen = seen if share is None else torch.where(share.detach() == 0, 0, seen)
-    return mean, centred, variance, coincide(mean.detach(), seen.amax((-2, -1)), variance.detach(), eps)
+    return middle, centred, variance, coincide(middle.detach(), seen.amax((-2, -1)), variance.detach(), eps)
 
 
 def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.Size, eps: float) -> Moments | None:
@@ -59,36 +65,36 @@ def moments_at_once(x: Tensor, y: Tensor, weights: Tensor | None, batch: torch.S
         found = forward(x, y, w, eps)
     if found is None or not (torch.is_grad_enabled() and any(z.requires_grad for z in given)):
         return found
-    return Moments(*call(_Node, x, y, w, found))
+    return Moments(*run(_AtOnce(found), x, y, w))
 
 
-class _Node(Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, w: Tensor | None, found: Moments) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(x, y, w, found.mean_x, found.mean_y)
-        ctx.mark_non_differentiable(found.single_x, found.single_y)
-        ctx.set_materialize_grads(False)
+class _AtOnce(Shortcut):
+    """Moments that were found, and one pass back."""
+
+    kept_outputs = slice(2)  # the means
+    constants = (4, 5)  # which clouds are single points
+
+    def __init__(self, found: Moments) -> None:
+        self.found: Moments | None = found
+
+    def value(self, *given: Any) -> tuple[Tensor, ...]:
+        found, self.found = self.found, None  # the outputs must not hold themselves
+        assert found is not None
         return tuple(found)
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, y, w, *means = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
-        if is_plain_backward(*(grad for grad in grads if grad is not None)):
-            return *backward(x, y, w, means, grads[:4], needs), None
-        of_x, of_y = needs[0] or needs[2], needs[1] or needs[2]
-        wanted = [i for i, needed in enumerate((of_x, of_y, True, of_x)) if needed and grads[i] is not None]
-        plain = partial(_composed, wanted=wanted)
-        return *composed_gradients(needs, plain, (x, y, w), tuple(grads[i] for i in wanted)), None
+    def composition(self, x: Tensor, y: Tensor, w: Tensor | None) -> tuple[Tensor, ...]:
+        """`moments`, of usable weights (*B, N)."""
+        X, Y = widened(x), widened(y)
+        if w is not None:
+            w = torch.where(w != 0, widened(w), 0)  # the weight of a point that is not looked at has gradient 0
+            X, Y = (torch.where((w != 0).unsqueeze(-1), points, 0) for points in (X, Y))
+        return moments(X, Y, shares(*([] if w is None else [w])), 0.0)
 
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        x, y, w, *means = kept
+        return backward(x, y, w, means, grads[:4], tuple(needed))
 
-def _composed(x: Tensor, y: Tensor, w: Tensor | None, wanted: list[int]) -> tuple[Tensor, ...]:
-    """The wanted ones of `moments`, of usable weights (*B, N)."""
-    X, Y, share = cast(x, torch.float64), cast(y, torch.float64), None
-    if w is not None:
-        w = cast(w, torch.float64) if w.is_floating_point() else w.to(torch.float64)
-        w = torch.where(w != 0, w, 0)  # the weight of a point that is not looked at has gradient 0
-        share = (w / w.sum(-1, keepdim=True)).unsqueeze(-1)
-        X, Y = (torch.where(share != 0, points, 0) for points in (X, Y))
-    found = moments(X, Y, share, 0.0)
-    return tuple(found[i] for i in wanted)
+    def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        of_x, of_y = needed[0] or needed[2], needed[1] or needed[2]
+        moving = (of_x, of_y, True, of_x, False, False)  # outputs that depend on what is needed
+        return super().pull(kept, [g if each else None for g, each in zip(grads, moving, strict=True)], needed)

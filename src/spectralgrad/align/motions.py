@@ -4,18 +4,17 @@ For float32 in up to four coordinates. The plain composition of clouds.py stays 
 cannot do: torch.func, forward mode, torch.compile, value checks, the second derivative.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
-from spectralgrad.context import compiling, is_plain_backward, transforming
+from spectralgrad.context import compiling, transforming
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import clouds
 from spectralgrad.kernels.clouds import Clouds, Rounding, Slopes
-from spectralgrad.linalg.autograd import call, composed_gradients
+from spectralgrad.linalg.node import Shortcut, Some, run
 
 from .procrustes import NOT_UNIQUE
 
@@ -38,7 +37,7 @@ def motion_at_once(
     x, y = (points if points.shape[:-2] == batch else points.expand(*batch, -1, -1) for points in (x, y))
     w = w if w is None or w.shape[:-1] == batch else w.expand(*batch, -1)
     if torch.is_grad_enabled() and any(z is not None and z.requires_grad for z in (x, y, w)):
-        return call(_Motion, x, y, w, scaled, rounding, plain)  # type: ignore[no-any-return]
+        return run(_AtOnce(scaled, rounding, plain), x, y, w)  # type: ignore[no-any-return]
     return _align(Clouds(x, y, w), scaled, False, rounding)[0]
 
 
@@ -49,28 +48,19 @@ def _align(given: Clouds, scaled: bool, keep: bool, rounding: Rounding) -> tuple
     return ((R, t) if s is None else (R, t, s)), kept
 
 
-class _Motion(Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, y: Tensor, w: Tensor | None, scaled: bool, rounding: Rounding, plain: Composition
-    ) -> tuple[Tensor, ...]:
-        found, kept = _align(Clouds(x, y, w), scaled, True, rounding)
-        ctx.save_for_backward(x, y, w, kept)
-        ctx.scaled, ctx.eps, ctx.plain = scaled, rounding.values, plain
-        ctx.set_materialize_grads(False)
+class _AtOnce(Shortcut):
+    def __init__(self, scaled: bool, rounding: Rounding, plain: Composition) -> None:
+        self.scaled, self.rounding, self.plain = scaled, rounding, plain
+        self.found: Tensor | None = None
+
+    def composition(self, *given: Any) -> tuple[Tensor, ...]:
+        return self.plain(*given)
+
+    def value(self, *given: Any) -> tuple[Tensor, ...]:
+        found, self.found = _align(Clouds(*given), self.scaled, True, self.rounding)
         return found
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
-        x, y, w, kept = ctx.saved_tensors
-        needs = ctx.needs_input_grad[:3]
-        if is_plain_backward(*(grad for grad in grads if grad is not None)):
-            slopes = Slopes(*grads, *([] if ctx.scaled else [None]))
-            return *clouds.spread(Clouds(x, y, w), kept, slopes, needs, ctx.scaled, ctx.eps), None, None, None
-        wanted = [i for i, grad in enumerate(grads) if grad is not None]
-
-        def composed(*given: Tensor) -> tuple[Tensor, ...]:
-            found = ctx.plain(*given)
-            return tuple(found[i] for i in wanted)
-
-        return *composed_gradients(needs, composed, (x, y, w), tuple(grads[i] for i in wanted)), None, None, None
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        assert self.found is not None
+        slopes = Slopes(*grads, *([] if self.scaled else [None]))
+        return clouds.spread(Clouds(*kept[:3]), self.found, slopes, tuple(needed), self.scaled, self.rounding.values)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.scaling import largest_number
 from spectralgrad.linalg.solvers.threads import in_chunks
 
 _CHUNK = 32768  # points
@@ -190,7 +189,7 @@ def _put(out: Tensor, planes: Tensor, weights: _Weights | None) -> None:
     if weights is not None:
         planes *= weights.p
     if out.dtype != torch.float64:
-        largest = largest_number(out)
+        largest = torch.finfo(out.dtype).max
         planes.clamp_(-largest, largest)
     out.copy_(planes.permute(1, 2, 0))
 

@@ -3,8 +3,11 @@
 import torch
 from torch import Tensor
 
+from spectralgrad.context import readable
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.validation import as_matrix, require_dense, require_one_device
+from spectralgrad.linalg.moves import cast
+from spectralgrad.linalg.precision import widest
+from spectralgrad.validation import as_matrix, require_dense, require_finite, require_one_device
 
 
 def as_points(who: str, x: Tensor, name: str) -> Tensor:
@@ -25,6 +28,16 @@ def as_points(who: str, x: Tensor, name: str) -> Tensor:
             f"{tuple(x.shape)}. Leave out clouds without points."
         )
     return X
+
+
+def widened(x: Tensor) -> Tensor:
+    """In float64 where the device has it; gradients that overflow on the way back become the largest number."""
+    return cast(x, widest(x)) if x.is_floating_point() else x.to(widest(x))
+
+
+def narrowed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """In ``dtype``, where what overflows becomes the largest number."""
+    return cast(x, dtype)
 
 
 def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torch.Size:
@@ -66,7 +79,22 @@ def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torc
     return common
 
 
-def require_weights(who: str, w: Tensor) -> None:
+def require_points(who: str, x: Tensor, y: Tensor) -> None:
+    """Raise unless all points are finite."""
+    for points, name in ((x, "x"), (y, "y")):
+        if (seen := readable(points)) is not None:
+            require_finite(who, seen, name)
+
+
+def usable_weights(who: str, weights: Tensor, check: bool) -> Tensor:
+    """Weights (*B, N) in float64, NaN where they cannot be used. That of a point that is not looked at has gradient 0."""
+    w = widened(weights)
+    if check and (seen := readable(w)) is not None:
+        _require_weights(who, seen.detach())
+    return torch.where(w > 0, w, torch.where(w == 0, 0, torch.nan))
+
+
+def _require_weights(who: str, w: Tensor) -> None:
     """Raise unless all weights (*B, N), without a graph, are finite and >= 0, and each cloud has one that is not 0."""
     bad = ~((w >= 0) & w.isfinite())
     if bool(bad.any()):

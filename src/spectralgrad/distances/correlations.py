@@ -1,27 +1,22 @@
 """Canonical correlations of two views as a loss."""
 
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from spectralgrad.context import checking
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.choices import AUTO, for_svd
-from spectralgrad.linalg.elementary import InverseSqrt
-from spectralgrad.linalg.functions import apply_scalar
-from spectralgrad.linalg.moves import cast, held, moved
+from spectralgrad.linalg.homogeneous import Scales
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import require_positive
-from spectralgrad.linalg.scaling import exponent
-from spectralgrad.linalg.svd import singular_triplets
 from spectralgrad.validation import is_whole, require_number
 
-from .samples import as_samples, centred, squares
+from .covariances import inverse_root, singular_values
+from .samples import as_samples, centred, computed, squares
 
 _CONSTANT = 8  # times eps times the largest entry: less is what the rounding of a mean leaves of features that do not vary
-_SLOPES = 200  # bits for the slopes of whitening and for sums over samples, in `held`
+_BITS = 100  # of ordinary scales: whitening divides by the fifth power in second derivatives
+_WHO = "cca_loss"
 
 
 def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> Tensor:
@@ -56,7 +51,7 @@ def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> T
     >>> sg.cca_loss(x, 3 * x.flip(-1), eps=0.0)
     tensor(-2.)
     """
-    who = "cca_loss"
+    who = _WHO
     X, Y, dtype = as_samples(who, x, y, same="samples")
     p, q = X.shape[-1], Y.shape[-1]
     require_number(who, "eps", eps, least=0)
@@ -64,39 +59,31 @@ def cca_loss(x: Tensor, y: Tensor, k: int | None = None, eps: float = 1e-4) -> T
         raise OptionError(
             f"`{who}`: k must be None or a whole number from 1 to {min(p, q)}, the smaller number of features, got {k!r}."
         )
+    return computed(partial(_correlated, k, eps), [(X, 2), (Y, 2)], _scales, dtype, _BITS)
+
+
+def _scales(a: Tensor, b: Tensor) -> Scales:
+    return Scales((a, b), (torch.zeros_like(a),))
+
+
+def _correlated(k: int | None, eps: float, x: Tensor, y: Tensor) -> tuple[Tensor]:
     # Of whitened samples, which are of size 1: in W C W rounding is multiplied by 1/eps, and zeros would not count as zero.
-    X, Y = (_whitened(who, Z, eps, name) for Z, name in ((X, "x"), (Y, "y")))
+    X, Y = (_whitened(Z, eps, name) for Z, name in ((x, "x"), (y, "y")))
     T = matmul(X.mH, Y)  # (*B, p, q)
-    if k is None or k == min(p, q):
-        return _loss(norm_of(who, T, 1.0), dtype)
-    _, S, _ = singular_triplets(who, T, for_svd(who, None, AUTO), checking(x))
-    zero = max(p, q) * torch.finfo(S.dtype).eps * S[..., :1].detach() >= S
-    return _loss(torch.where(zero, 0, S)[..., :k].sum(-1), dtype)
+    if k is None or k == min(T.shape[-2:]):
+        return (-norm_of(_WHO, T, 1.0),)
+    S = singular_values(_WHO, T)
+    zero = max(T.shape[-2:]) * torch.finfo(S.dtype).eps * S[..., :1].detach() >= S
+    return (-torch.where(zero, 0, S)[..., :k].sum(-1),)
 
 
-def _loss(correlation: Tensor, dtype: torch.dtype) -> Tensor:
-    """Minus that, whose gradient is cut here, where it is a number, before it would be in its entries on the way."""
-    return cast(-held(correlation, _SLOPES), dtype)
-
-
-def _whitened(who: str, X: Tensor, eps: float, name: str) -> Tensor:
+def _whitened(X: Tensor, eps: float, name: str) -> Tensor:
     """Samples (*B, N, p), centred, over (N - 1)^(1/2), times (C + eps tr(C)/p I)^(-1/2) of their covariance C."""
-    X = held(moved(X, -exponent(X.detach())))
+    largest, p = X.detach().abs().amax((-2, -1)), X.shape[-1]
     _, X = centred(X)
-    p = X.shape[-1]
     variance = squares(X).sum((-2, -1)) / max(p, 1)
-    constant = (variance.detach() <= (_CONSTANT * torch.finfo(variance.dtype).eps) ** 2)[..., None, None]
+    constant = (variance.detach() <= (_CONSTANT * torch.finfo(variance.dtype).eps * largest).square())[..., None, None]
     X = torch.where(constant, 0, X)
     shift = torch.where(constant, 1, eps * variance[..., None, None])
     C = hermitian_part(matmul(X.mH, X)) + shift * torch.eye(p, dtype=X.dtype, device=X.device)
-    return matmul(X, apply_scalar(who, C, _Whitening(name=name), None, AUTO))
-
-
-@dataclass(frozen=True)
-class _Whitening(InverseSqrt):
-    """x^(-1/2) of a shifted covariance."""
-
-    name: str = "x"
-
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        require_positive(who, w, "Raise eps.", name=f"covariance of {self.name}")
+    return matmul(X, inverse_root(_WHO, C, name))

@@ -1,28 +1,20 @@
 """Frechet's distance of two Gaussians, or of two sets of samples."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from spectralgrad.context import is_transformed, may_look
-from spectralgrad.errors import DefinitenessError, ShapeError
-from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
-from spectralgrad.linalg.choices import AUTO
-from spectralgrad.linalg.elementary import Sqrt
-from spectralgrad.linalg.functions import apply_scalar
-from spectralgrad.linalg.moves import cast, moved, moved_last
+from spectralgrad.errors import ShapeError
+from spectralgrad.linalg.homogeneous import Scales
 from spectralgrad.linalg.norms import norm_of
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scalars import is_negative, spectral_radius, zero_tolerance
-from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import as_matrix, asymmetry_tolerance, require_finite, require_hermitian, require_one_device
 
-from .samples import as_samples, centred, common_batch, promoted, real_dtype, squares, widened
+from .covariances import root
+from .samples import as_samples, centred, common_batch, computed, promoted, real_dtype, squares, widened
 
-_ABOVE = 2  # times the lowest eigenvalue below zero: what rounding pushed so far down, it pushed others as far up
-_OVERFLOW = 1010  # the exponent of squared distances of float64 near the end of the range
 # Time with gradients, in multiplications; measured on a CPU, n = 22 to 5000, d = 32 to 512.
 _PASSES = 3  # a product and its two gradients
 _TALL, _SVD = 3, 12  # of an SVD: times m n^2, and times n^3
@@ -81,17 +73,9 @@ def frechet_distance(mean1: Tensor, cov1: Tensor, mean2: Tensor, cov2: Tensor) -
 
     m1, m2 = (widened(m, given).expand(*batch, d) for m in means)
     C1, C2 = (hermitian_part(widened(C, given)).expand(*batch, d, d) for C in covs)
-    scales = None
-    if dtype == torch.float64:
-        a, b = (torch.ceil(exponent(C.detach()) / 2) for C in (C1, C2))
-        k = torch.maximum(exponent(m1.detach(), 1), exponent(m2.detach(), 1))
-        scales = _Scales(a, b, torch.maximum(k, torch.maximum(a, b)))
-        m1, m2, C1, C2 = moved(m1, -scales.k), moved(m2, -scales.k), moved(C1, -2 * a), moved(C2, -2 * b)
-
-    roots = (_Root(name=name, eps=float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
-    F1, F2 = (apply_scalar(who, C, root, None, AUTO) for C, root in zip((C1, C2), roots, strict=True))
-    traces = [C.diagonal(dim1=-2, dim2=-1).real.sum(-1) for C in (C1, C2)]
-    return _distance(m1 - m2, traces, norm_of(who, matmul(F1, F2), 1.0), scales, dtype)
+    rounded = tuple((name, float(torch.finfo(C.dtype).eps)) for C, name in ((cov1, "cov1"), (cov2, "cov2")))
+    inputs = [(m1, 1), (m2, 1), (C1, 2), (C2, 2)]
+    return computed(partial(_of_gaussians, rounded), inputs, _scales_of_gaussians, dtype)
 
 
 def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
@@ -122,22 +106,47 @@ def frechet_distance_of(x: Tensor, y: Tensor) -> Tensor:
     """
     who = "frechet_distance_of"
     X, Y, dtype = as_samples(who, x, y, same="features")
-    scales = None
-    if dtype == torch.float64:
-        a, b = exponent(X.detach()), exponent(Y.detach())
-        scales = _Scales(a, b, torch.maximum(a, b))
-        X, Y = moved(X, -a), moved(Y, -b)
+    return computed(_of_samples, [(X, 2), (Y, 2)], _scales_of_samples, dtype)
+
+
+def _of_gaussians(
+    rounded: tuple[tuple[str, float], ...],
+    m1: Tensor,
+    m2: Tensor,
+    C1: Tensor,
+    C2: Tensor,
+    a: Tensor | None = None,
+    b: Tensor | None = None,
+) -> tuple[Tensor]:
+    F1, F2 = (root("frechet_distance", C, *each) for C, each in zip((C1, C2), rounded, strict=True))
+    traces = [C.diagonal(dim1=-2, dim2=-1).real.sum(-1) for C in (C1, C2)]
+    return (_distance(m1 - m2, traces, norm_of("frechet_distance", matmul(F1, F2), 1.0), a, b),)
+
+
+def _scales_of_gaussians(m1: Tensor, m2: Tensor, c1: Tensor, c2: Tensor) -> Scales:
+    """Covariances are divided by 4^a and 4^b, the means by 2^k, the largest of all; a - k and b - k are left to say."""
+    a, b = torch.ceil(c1 / 2), torch.ceil(c2 / 2)
+    k = torch.stack([m1, m2, a, b]).amax(0)
+    return Scales((k, k, 2 * a, 2 * b), (2 * k,), (a - k, b - k))
+
+
+def _of_samples(X: Tensor, Y: Tensor, a: Tensor | None = None, b: Tensor | None = None) -> tuple[Tensor]:
+    who = "frechet_distance_of"
     (m1, X), (m2, Y) = centred(X), centred(Y)
     traces = [squares(Z).sum((-2, -1)) for Z in (X, Y)]
     if _samples_are_cheaper(X.shape[-2], Y.shape[-2], X.shape[-1]):
         overlap = norm_of(who, matmul(X, Y.mH), 1.0)
     else:
-        root = _Root(name="x", eps=float(torch.finfo(X.dtype).eps))
-        F1, F2 = (apply_scalar(who, hermitian_part(matmul(Z.mH, Z)), root, None, AUTO) for Z in (X, Y))
+        F1, F2 = (root(who, hermitian_part(matmul(Z.mH, Z)), "x", float(torch.finfo(Z.dtype).eps)) for Z in (X, Y))
         overlap = norm_of(who, matmul(F1, F2), 1.0)
-    if scales is not None:
-        m1, m2 = moved(m1, scales.a - scales.k), moved(m2, scales.b - scales.k)
-    return _distance(m1 - m2, traces, overlap, scales, dtype)
+    if a is not None and b is not None:
+        m1, m2 = m1 * torch.exp2(a)[..., None], m2 * torch.exp2(b)[..., None]
+    return (_distance(m1 - m2, traces, overlap, a, b),)
+
+
+def _scales_of_samples(a: Tensor, b: Tensor) -> Scales:
+    k = torch.maximum(a, b)
+    return Scales((a, b), (2 * k,), (a - k, b - k))
 
 
 def _samples_are_cheaper(n1: int, n2: int, d: int) -> bool:
@@ -162,59 +171,11 @@ def _as_covariance(who: str, C: Tensor, name: str) -> Tensor:
     return as_matrix(who, C, square=False, name=name)
 
 
-class _Scales(NamedTuple):
-    """Exponents (*B,): the covariances are divided by 4^a and 4^b, the means by 2^k, the largest of all."""
-
-    a: Tensor
-    b: Tensor
-    k: Tensor
-
-
-def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, scales: _Scales | None, dtype: torch.dtype) -> Tensor:
-    """|gap|^2 + tr C1 + tr C2 - 2 overlap. What is below zero is rounding: it counts as zero, and keeps its gradient.
-
-    There are no scales for what came in float32: its squares are ordinary numbers of float64. (On a device without float64
-    their squares overflow, as the result does.)
-    """
-    if scales is not None:
-        a, b = scales.a - scales.k, scales.b - scales.k
-        traces = [moved(traces[0], 2 * a), moved(traces[1], 2 * b)]
-        overlap = moved(overlap, a + b)
+def _distance(gap: Tensor, traces: list[Tensor], overlap: Tensor, a: Tensor | None, b: Tensor | None) -> Tensor:
+    """|gap|^2 + 4^a tr C1 + 4^b tr C2 - 2 2^(a + b) overlap. What is below zero is rounding: it counts as zero, and keeps
+    its gradient."""
+    if a is not None and b is not None:
+        traces = [traces[0] * torch.exp2(2 * a), traces[1] * torch.exp2(2 * b)]
+        overlap = overlap * torch.exp2(a + b)
     square = squares(gap).sum(-1) + traces[0] + traces[1] - 2 * overlap
-    square = square - square.detach().clamp(max=0)
-    if scales is None:
-        return cast(square, dtype)
-    return moved_last(square, 2 * scales.k, _OVERFLOW)
-
-
-@dataclass(frozen=True)
-class _Root(Sqrt):
-    """x^(1/2) of a covariance that came in a dtype with this eps, and so with eigenvalues that rounding put below zero.
-
-    The lowest of those says how far rounding goes: up to twice that above zero counts as zero too. A definite matrix keeps
-    all of its eigenvalues.
-    """
-
-    name: str = "M"
-    eps: float = float(torch.finfo(torch.float64).eps)
-
-    root = None  # matrix products would need a regular matrix
-
-    def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
-        tolerance = torch.maximum(zero_tolerance(w), -_ABOVE * w[..., :1])
-        return tolerance, torch.zeros_like(tolerance)
-
-    def in_kernel(self) -> ScalarFunction:
-        return GIVEN  # which knows no eps but its own
-
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        if w.numel() == 0:
-            return
-        negative = is_negative(w, self.eps)
-        if bool(negative.any()):
-            lowest = float((w / spectral_radius(w).clamp(min=torch.finfo(w.dtype).tiny)).min())
-            raise DefinitenessError(
-                f"`{who}`: `{self.name}` must be positive semi-definite, but {int(negative.sum())} of {negative.numel()} "
-                f"matrices have a negative eigenvalue, the lowest {lowest:.3e} of the largest. Is it a covariance? If it "
-                f"was rounded, pass it in the dtype it was rounded to, or add eps * identity to `{self.name}`."
-            )
+    return square - square.detach().clamp(max=0)

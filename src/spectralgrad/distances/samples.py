@@ -1,10 +1,13 @@
 """What both distances ask of samples, and make of them."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from spectralgrad.context import may_look
 from spectralgrad.errors import ShapeError
+from spectralgrad.linalg.homogeneous import Map, Scales, homogeneous
 from spectralgrad.linalg.moves import REAL_DTYPE, cast
 from spectralgrad.linalg.precision import widest
 from spectralgrad.validation import as_matrix, require_finite, require_one_device
@@ -69,6 +72,14 @@ def real_dtype(dtype: torch.dtype) -> torch.dtype:
 def widened(x: Tensor, dtype: torch.dtype) -> Tensor:
     """In the widest dtype, complex if ``dtype`` is; gradients that overflow on the way back become the largest number."""
     return cast(x, torch.promote_types(widest(x), dtype))
+
+
+def computed(
+    f: Map, inputs: list[tuple[Tensor, int]], scales: Callable[..., Scales], dtype: torch.dtype, bits: int | None = None
+) -> Tensor:
+    """`homogeneous` of what `widened` gave, with one output, in ``dtype``; what overflows there is the largest number."""
+    (result,) = homogeneous(f, inputs, scales, bits=bits, known=inputs[0][0].real.dtype != dtype)
+    return cast(result, dtype)
 
 
 def squares(x: Tensor) -> Tensor:

@@ -88,11 +88,12 @@ def are_ordinary(like: Tensor, *exponents: Tensor) -> bool:
     return all(k.numel() == 0 or (-limit <= int(k.min()) and int(k.max()) <= limit) for k in exponents)
 
 
-def is_ordinary(x: Tensor, dims: int = 2) -> bool:
-    """`are_ordinary` for the scales of ``x`` (*B, ...) at hand, in its last ``dims`` dimensions; zeros count as 1."""
+def is_ordinary(x: Tensor, dims: int = 2, bits: int | None = None) -> bool:
+    """`are_ordinary` for the scales of ``x`` (*B, ...) at hand, in its last ``dims`` dimensions; zeros count as 1. With
+    ``bits`` |log2| of them is at most that."""
     if x.numel() == 0:
         return True
-    limit = 2.0 ** _ORDINARY[x.real.dtype]
+    limit = 2.0 ** (_ORDINARY[x.real.dtype] if bits is None else bits)
     if x.ndim == dims or x.shape[:-dims].numel() == 1:  # one matrix: half the time
         size = torch.linalg.vector_norm(x, math.inf).item()
         return bool(1 / limit <= size <= limit or size == 0)

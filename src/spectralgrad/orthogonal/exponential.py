@@ -32,14 +32,14 @@ Rotation to start from. For any V (m, k) without zero columns, with the upper tr
 the product of the k reflections at the columns of V. So H stays orthogonal when V is rounded, to bfloat16 even.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import compiling, transforming
-from spectralgrad.linalg.autograd import call
+from spectralgrad.linalg.node import Shortcut, Some, run
 from spectralgrad.linalg.precision import matmul
 
 _DOUBLINGS = 8
@@ -101,25 +101,23 @@ def _coefficients(like: Tensor) -> Tensor:
     return torch.arange(1, _POWERS**2 + 1, dtype=like.dtype, device=like.device).cumprod(0).reciprocal().view(_POWERS, -1)
 
 
-class _Doubled(Function):
-    """Autograd's own backward of the same takes two launches more, eight times."""
+class _Doubled(Shortcut):
+    """2 E + E^2, which is exp(2S) - I for E = exp(S) - I. Autograd's own way back takes two launches more, eight times."""
 
-    @staticmethod
-    def forward(ctx: Any, E: Tensor) -> Tensor:
-        ctx.save_for_backward(E)
+    def composition(self, E: Tensor) -> Tensor:
         return torch.addmm(E, E, E, beta=2)
 
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (E,) = ctx.saved_tensors
-        return torch.addmm(g, g, E.mT, beta=2).addmm_(E.mT, g)
+    value = composition
+
+    def pull_shortly(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        (E,), (g,) = kept, grads
+        return (torch.addmm(g, g, E.mT, beta=2).addmm_(E.mT, g),)
 
 
 def _doubled(E: Tensor) -> Tensor:
-    """2 E + E^2, which is exp(2S) - I for E = exp(S) - I."""
     if compiling() or transforming():
-        return torch.addmm(E, E, E, beta=2)
-    return call(_Doubled, E)  # type: ignore[no-any-return]
+        return _Doubled().composition(E)
+    return run(_Doubled(), E)  # type: ignore[no-any-return]
 
 
 def _rotate(V: Tensor, X: Tensor) -> Tensor:

@@ -5,11 +5,9 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from spectralgrad.context import may_read
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
-from spectralgrad.linalg.moves import held, moved
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import exponent, is_ordinary
 from spectralgrad.validation import as_matrix, require_dense
 
 from .matrix_view import out_dim, to_matrix
@@ -78,13 +76,16 @@ def _distance(W: Tensor) -> Tensor:
     """|W^H W - I|_F, or of the smaller W W^H; the largest number where it overflows."""
     if W.numel() == 0:
         return W.real.sum()
-    if may_read(W) and is_ordinary(W.detach()):
-        return _distance_at(W, 1.0)
-    k = exponent(W.detach()).clamp(min=1)  # 2^k, a constant that cancels in value and gradient: squares do not overflow
-    return moved(held(_distance_at(moved(W, -k), torch.exp2(-2 * k))), 2 * k)
+    (distance,) = homogeneous(_distance_from, [(W, 2)], _scales, watched=False)
+    return distance
 
 
-def _distance_at(W: Tensor, square: Tensor | float) -> Tensor:
+def _scales(k: Tensor) -> Scales:
+    k = k.clamp(min=0)
+    return Scales((k,), (2 * k,), (torch.exp2(-2 * k),))
+
+
+def _distance_from(W: Tensor, square: Tensor | float = 1.0) -> tuple[Tensor]:
     """|W^H W - square I|_F, or of the smaller W W^H."""
     gram = matmul(W.mH, W) if W.shape[0] >= W.shape[1] else matmul(W, W.mH)
     E = gram - square * gram.new_ones(gram.shape[-1]).diag_embed()  # of the kind of gram, which may be a DTensor
@@ -94,4 +95,4 @@ def _distance_at(W: Tensor, square: Tensor | float) -> Tensor:
     off = largest != 0  # so that NaN stays NaN
     scale = torch.where(off, largest, 1)
     squares = (E / scale).abs().square().sum()
-    return torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0)
+    return (torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0),)

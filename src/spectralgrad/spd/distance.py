@@ -12,31 +12,20 @@ In the Bures square U moves <A^(1/2), B^(1/2) U> alone: |B^(1/2) U|^2 = tr B kno
 left, divided by A: wrong digits in the gradient for an A much smaller than B. So N has a constant U, and the rest is added.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from spectralgrad.linalg.moves import held, moved, moved_last
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import matmul
-from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import require_flag
 
-from .inputs import Metric, as_pair, require_metric, returned, widened
-from .spectra import (
-    LOG_2,
-    beyond_room,
-    congruent,
-    expanded,
-    given_to_scale_1,
-    identity_like,
-    log,
-    near_scale,
-    sqrt,
-    to_scale_1,
-    whitener,
-)
+from .inputs import Metric, as_pair, is_widened, require_metric, returned, widened
+from .spectra import LOG_2, congruent, identity_like, log, sqrt, steps, whitener
 
-_OVERFLOW = 930  # an exponent with which the slopes of squares, of roots up to 2^40, keep below 2^1010
 _ROUNDING = 4  # times eps times the size of what was subtracted
 
 
@@ -73,12 +62,43 @@ def distance(A: Tensor, B: Tensor, metric: Metric = "affine", squared: bool = Fa
     who = "spd.distance"
     require_metric(who, metric)
     require_flag(who, "squared", squared)
-    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
-    square, rounding, k = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric](X, Y)
+    X, Y = as_pair(who, A, B, semi=metric == "bures")
+    (result,) = homogeneous(
+        partial(_measured, _SQUARES[metric], squared),
+        [(Z, 2) for Z in widened(X, Y)],
+        partial(_half_scales, squared) if metric == "bures" else _relative_scales,
+        others=() if squared else ((X == Y).all(-1).all(-1),),
+        known=is_widened(X),
+    )
+    return returned(result, A)
+
+
+def _relative_scales(a: Tensor, b: Tensor) -> Scales:
+    m = steps(b - a)
+    return Scales((a, a + m), (torch.zeros_like(m),), (m,))
+
+
+def _half_scales(squared: bool, a: Tensor, b: Tensor) -> Scales:
+    a, b, k = halves(a, b)
+    return Scales((2 * a, 2 * b), (2 * k if squared else k,), (a - k, b - k))
+
+
+def halves(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Exponents of the roots of matrices of scale 2^a and 2^b, and the larger one."""
+    a, b = torch.ceil(a / 2), torch.ceil(b / 2)
+    return a, b, torch.maximum(a, b)
+
+
+Squared = Callable[..., tuple[Tensor, Tensor]]  # of A, B and what scales leave to say: |N|^2 and the rounding of N, (*B,)
+
+
+def _measured(square_of: Squared, squared: bool, A: Tensor, B: Tensor, *others: Tensor) -> tuple[Tensor]:
     if squared:
-        return returned(moved_last(square, 2 * k, _OVERFLOW), A)
-    zero = (X == Y).all(-1).all(-1) | (square.detach() <= rounding.square())
-    return returned(moved_last(torch.where(zero, 0, torch.where(zero, 1, square).sqrt()), k, _OVERFLOW), A)
+        return (square_of(A, B, *others)[0],)
+    same, *scales = others
+    square, rounding = square_of(A, B, *scales)
+    zero = same | (square.detach() <= rounding.square())
+    return (torch.where(zero, 0, torch.where(zero, 1, square).sqrt()),)
 
 
 def _norm(x: Tensor) -> Tensor:
@@ -91,38 +111,40 @@ def _square(N: Tensor) -> Tensor:
     return (N.real.square() + N.imag.square() if N.is_complex() else N.square()).sum((-2, -1))
 
 
-def _affine(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """|N|^2, the rounding of N, and its scale; all (*B,)."""
-    A, a = given_to_scale_1(A)
-    B, m = near_scale(expanded(B, A), a)
+def _affine(A: Tensor, B: Tensor, m: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """For B / 2^m."""
     P, p = whitener(A)
-    N = log(congruent(P, B)) + (m + 2 * p)[..., None, None] * LOG_2 * identity_like(B)
-    eps = torch.finfo(A.dtype).eps
-    return _square(N), _ROUNDING * eps * _norm(P).square() * _norm(B), torch.zeros_like(m)
+    C = congruent(P, B)
+    N = log(C)
+    for k in (m, None if p is None else 2 * p):
+        N = N if k is None else N + k[..., None, None] * LOG_2 * identity_like(N)
+    near_one = _norm(C).clamp(min=C.shape[-1] ** 0.5) / C.shape[-1] ** 0.5  # where C is far from I nothing cancels
+    return _square(N), _ROUNDING * torch.finfo(A.dtype).eps * _norm(P).square() * _norm(B) / near_one
 
 
-def _logeuclid(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _logeuclid(A: Tensor, B: Tensor, m: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """For B / 2^m."""
     a, b = log(A), log(B)
-    N = held(a - b, 0)  # the two slopes that a second derivative multiplies may both be as large as 1 / A
-    rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
-    return _square(N), rounding, torch.zeros_like(rounding)
+    N = a - b if m is None else a - b - m[..., None, None] * LOG_2 * identity_like(a)
+    return _square(N), _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
 
 
-def _bures(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    a, b, U, k = facing_roots(A, B)
+def _bures(A: Tensor, B: Tensor, a_k: Tensor | None = None, b_k: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """For roots divided by 2^a_k and 2^b_k."""
+    a, b, U = facing_roots(A, B, a_k, b_k)
     rounding = _ROUNDING * torch.finfo(A.dtype).eps * (_norm(a) + _norm(b))
     fixed = U.detach()
     turned = (matmul(b, a).conj() * (U - fixed)).real.sum((-2, -1))  # zero, and so is its first derivative
-    return _square(a - matmul(b, fixed)) - 2 * turned, rounding, k
+    return _square(a - matmul(b, fixed)) - 2 * turned, rounding
 
 
-def facing_roots(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A^(1/2), B^(1/2) and U, which makes B^(1/2) U the root of B nearest to A^(1/2).
+_SQUARES: dict[str, Squared] = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}
 
-    Both roots are divided by 2^k, so that they are near scale 1; and k (*B,).
-    """
+
+def facing_roots(A: Tensor, B: Tensor, a_k: Tensor | None, b_k: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """2^a_k A^(1/2), 2^b_k B^(1/2) and U, which makes B^(1/2) U the root of B nearest to A^(1/2)."""
     a, b = sqrt(A), sqrt(B)
-    a, b = expanded(a, b), expanded(b, a)
-    U = polar(matmul(to_scale_1(b)[0], to_scale_1(a)[0]))  # each at its own scale: U has none
-    k = beyond_room(torch.maximum(exponent(a.detach()), exponent(b.detach())))
-    return moved(a, -k), moved(b, -k), U, k
+    U = polar(matmul(b, a))  # before the powers of two: U has no scale
+    if a_k is not None and b_k is not None:
+        a, b = a * torch.exp2(a_k)[..., None, None], b * torch.exp2(b_k)[..., None, None]
+    return a, b, U

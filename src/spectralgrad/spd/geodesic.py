@@ -8,29 +8,18 @@ C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and
 2^(a + t m) times theirs; the whole part of t m goes into the exponent, the rest into exp.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from spectralgrad.context import may_read
-from spectralgrad.linalg.moves import moved, moved_last
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import exponent
 
-from .distance import facing_roots
-from .inputs import Metric, as_pair, as_position, require_metric, returned, widened
-from .spectra import (
-    END,
-    LOG_2,
-    congruent,
-    exp,
-    expanded,
-    given_to_scale_1,
-    identity_like,
-    log,
-    near_scale,
-    sqrt,
-    whitener,
-)
+from .distance import facing_roots, halves
+from .inputs import Metric, as_pair, as_position, is_widened, require_metric, returned, widened
+from .spectra import LOG_2, congruent, exp, identity_like, log, near_1, near_scale_of, sqrt, steps, times_power, whitener
 
 _NEAR = 8  # bits of a scale: log 2^8 is 5.5
 
@@ -59,36 +48,46 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     """
     who = "spd.geodesic"
     require_metric(who, metric)
-    X, Y = widened(*as_pair(who, A, B, semi=metric == "bures"))
-    place = as_position(who, t, X, torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]))
-    along = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
-    return returned(along(X, Y, place), A)
+    X, Y = as_pair(who, A, B, semi=metric == "bures")
+    wide = widened(X, Y)
+    place = as_position(who, t, wide[0], torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2]))
+    along: Callable[..., tuple[Tensor]] = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
+    scales: Callable[..., Scales] = _half_scales if metric == "bures" else partial(_scales, place)
+    (result,) = homogeneous(along, [(Z, 2) for Z in wide], scales, others=(place,), out=2, known=is_widened(X))
+    return returned(result, A)
 
 
-def _affine(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    A, a = given_to_scale_1(A)
-    B, m = near_scale(expanded(B, A), a)
+def _scales(t: Tensor, a: Tensor, b: Tensor) -> Scales:
+    m = steps(b - a)
+    whole = (t.detach() * m).round()
+    return Scales((a, a + m), (a + whole,), (m, whole))
+
+
+def _half_scales(a: Tensor, b: Tensor) -> Scales:
+    a, b, k = halves(a, b)
+    return Scales((2 * a, 2 * b), (2 * k,), (a - k, b - k))
+
+
+def _affine(A: Tensor, B: Tensor, t: Tensor, m: Tensor | None = None, whole: Tensor | None = None) -> tuple[Tensor]:
+    """For B / 2^m; the result divided by 2^whole."""
+    B, near = near_scale_of(A, B)
     P, p = whitener(A)
-    inner, whole = _exp_apart(t[..., None, None] * log(congruent(P, B)), t * (m + 2 * p))
-    result = congruent(sqrt(A), inner)
-    return moved_last(result, (a + whole).expand(result.shape[:-2]), END)
+    far = t * (near if p is None else near + 2 * p) + _rest(t, m, whole)
+    inner, k = _exp_apart(t[..., None, None] * log(congruent(P, B)), far)
+    return (times_power(congruent(sqrt(A), inner), k),)
 
 
-def _logeuclid(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
-    if may_read(A) and may_read(B) and _are_near_1(A, B):
-        t = t[..., None, None]
-        return hermitian_part(exp((1 - t) * log(A) + t * log(B)))
-    a = exponent(A.detach())
-    a = a - a.clamp(-_NEAR, _NEAR)  # what is near keeps its bits, whatever else is in the batch
-    A = moved(A, -a)
-    B, m = near_scale(expanded(B, A), a)
-    inner, whole = _exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), t * m)
-    return moved_last(hermitian_part(inner), (a + whole).expand(inner.shape[:-2]), END)
+def _logeuclid(A: Tensor, B: Tensor, t: Tensor, m: Tensor | None = None, whole: Tensor | None = None) -> tuple[Tensor]:
+    """As `_affine`."""
+    A, a = near_1(A, keep=_NEAR)  # what is near keeps its bits, whatever else is in the batch
+    B, near = near_scale_of(A, B)
+    far = t * (near - a) + _rest(t, m, whole)
+    inner, k = _exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), far)
+    return (times_power(hermitian_part(inner), k + a),)
 
 
-def _are_near_1(*matrices: Tensor) -> bool:
-    """Whether logarithms of values at hand are so small that their rounding is none."""
-    return all(X.numel() == 0 or float(exponent(X.detach()).abs().amax()) <= _NEAR for X in matrices)
+def _rest(t: Tensor, m: Tensor | None, whole: Tensor | None) -> Tensor | int:
+    return 0 if m is None or whole is None else t * m - whole
 
 
 def _exp_apart(L: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
@@ -97,11 +96,11 @@ def _exp_apart(L: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
     return exp(L + (far - whole)[..., None, None] * LOG_2 * identity_like(L)), whole
 
 
-def _bures(A: Tensor, B: Tensor, t: Tensor) -> Tensor:
+def _bures(A: Tensor, B: Tensor, t: Tensor, a_k: Tensor | None = None, b_k: Tensor | None = None) -> tuple[Tensor]:
     # Not as N N^H, N = (1 - t) A^(1/2) + t B^(1/2) U: in N N^H the U of t^2 B cancels but for rounding, see distance.py.
-    a, b, U, k = facing_roots(A, B)
-    A, B = (moved(expanded(X, a), -2 * k) for X in (A, B))
+    a, b, U = facing_roots(A, B, a_k, b_k)
+    if a_k is not None and b_k is not None:
+        A, B = A * torch.exp2(2 * a_k)[..., None, None], B * torch.exp2(2 * b_k)[..., None, None]
     t = t[..., None, None]
     C = matmul(b, matmul(U, a))
-    result = (1 - t).square() * A + t.square() * B + t * (1 - t) * (C + C.mH)
-    return moved(result, (2 * k).expand(result.shape[:-2]))
+    return ((1 - t).square() * A + t.square() * B + t * (1 - t) * (C + C.mH),)

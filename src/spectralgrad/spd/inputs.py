@@ -11,7 +11,6 @@ from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import hermitian_part
 from spectralgrad.linalg.products.iteration import product_dtype
 from spectralgrad.linalg.scalars import require_not_negative, require_positive
-from spectralgrad.linalg.scaling import exponent, shifted
 from spectralgrad.validation import (
     as_given,
     as_matrix,
@@ -24,8 +23,11 @@ from spectralgrad.validation import (
     require_one_of,
 )
 
+from .spectra import near_1, times_power
+
 Metric = Literal["affine", "logeuclid", "bures"]
 METRICS = ("affine", "logeuclid", "bures")
+_FAR = 100  # bits of a scale from which eigenvalues are computed at scale 1
 _ADVICE = "Add eps * identity to `{}`."
 
 
@@ -49,9 +51,9 @@ def as_definite(who: str, X: Tensor, name: str, *, semi: bool = False) -> Tensor
     """`as_hermitian`, and positive definite; with ``semi`` semi-definite is enough."""
     H = as_hermitian(who, X, name)
     if may_look(H) and H.numel():
-        k = exponent(H.detach())  # at scale 1, since an eigenvalue may be n times the largest number
+        near, k = near_1(H.detach(), keep=_FAR)  # since an eigenvalue may be n times the largest number
         try:
-            w = shifted(torch.linalg.eigvalsh(shifted(H.detach(), -k)), k)
+            w = times_power(torch.linalg.eigvalsh(near), k)
         except LinAlgError:  # the function's own chain of solvers will know better
             return H
         if semi:
@@ -68,6 +70,11 @@ def widened(*matrices: Tensor) -> tuple[Tensor, ...]:
     digit in float32. The matrices themselves are taken as they are, to the last bit.
     """
     return tuple(cast(x, product_dtype(x)) for x in matrices)
+
+
+def is_widened(x: Tensor) -> bool:
+    """Whether `widened` changes the dtype, so that every scale of ``x`` is an ordinary one."""
+    return product_dtype(x) != x.dtype
 
 
 def returned(x: Tensor, given: Tensor) -> Tensor:

@@ -10,19 +10,22 @@ S_2 makes second derivatives right too: each step with a constant H adds one ord
 the gradient is as well.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from spectralgrad.context import is_constant
 from spectralgrad.errors import ShapeError
-from spectralgrad.linalg.moves import moved, moved_last
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.precision import hermitian_part, matmul, sandwich
-from spectralgrad.linalg.scaling import exponent
 
-from .inputs import Metric, as_definite, as_weights, require_metric, returned, widened
+from .inputs import Metric, as_definite, as_weights, is_widened, require_metric, returned, widened
 from .means import EQUATIONS
 from .newton import solve, solve_hessian
-from .spectra import END, ROOM, beyond_room, exp, given_to_scale_1, log, sqrt, to_scale_1
+from .spectra import exp, log, near_1, sqrt
+
+_BITS = 100  # of ordinary scales, so that the squares of conjugate gradients are too
 
 
 def mean(X: Tensor, weights: Tensor | None = None, metric: Metric = "affine") -> Tensor:
@@ -68,21 +71,40 @@ def mean_of(who: str, X: Tensor, weights: Tensor | None, metric: Metric) -> Tens
     """`mean` of matrices that are known to be definite, in the dtype it is computed in."""
     (H,) = widened(X)
     w = as_weights(who, weights, H)
-    if metric == "bures":
-        roots = sqrt(H)
-        k = beyond_room(2 * exponent(roots.detach(), 3))  # even; roots reach half as far, and none is lost by k / 2
-        M = _implicit(moved(roots, -(k / 2).unsqueeze(-1).expand(H.shape[:-2])), w, metric)
-        return moved_last(M, k, END - ROOM)
-    return _without_scales(H, w, metric)
+    f, scales = (_bures, _common_scales) if metric == "bures" else (partial(_of_any_scales, metric), partial(_scales, w))
+    (M,) = homogeneous(f, [(H, 2)], scales, others=(w,), out=2, bits=_BITS, known=is_widened(X))
+    return M
 
 
-def _without_scales(X: Tensor, w: Tensor, metric: Metric) -> Tensor:
-    """The means for which that of c_k X_k is prod_k c_k^(w_k) times that of X_k: each X_k comes to scale 1."""
-    X, k = (given_to_scale_1 if metric == "affine" else to_scale_1)(X)  # k (*B, K)
+def _scales(w: Tensor, k: Tensor) -> Scales:
+    whole = (w.detach() * k).sum(-1).floor()
+    return Scales((k,), (whole,), (k, whole))
+
+
+def _common_scales(k: Tensor) -> Scales:
+    """Of the mean, which is the sum of what all matrices give to it, and of the root of each beside it."""
+    half = torch.ceil(k / 2)
+    whole = half.amax(-1)
+    return Scales((2 * half,), (2 * whole,), (half - whole.unsqueeze(-1),))
+
+
+def _of_any_scales(
+    metric: Metric, X: Tensor, w: Tensor, far: Tensor | None = None, whole: Tensor | None = None
+) -> tuple[Tensor]:
+    """The means for which that of c_k X_k is prod_k c_k^(w_k) times that of X_k, so that each X_k comes to scale 1.
+
+    Of 2^far X_k, divided by 2^whole.
+    """
+    X, k = near_1(X)  # k (*B, K)
     M = _log_euclidean(X, w) if metric == "logeuclid" else _implicit(X, w, metric)
-    q = (w * k).sum(-1)
-    whole = q.detach().floor()
-    return moved_last(M * torch.exp2(q - whole)[..., None, None], whole, END)
+    q = (w * k).sum(-1) if far is None or whole is None else (w * (k + far)).sum(-1) - whole
+    return (M * torch.exp2(q)[..., None, None],)
+
+
+def _bures(X: Tensor, w: Tensor, k: Tensor | None = None) -> tuple[Tensor]:
+    """For roots times 2^k (*B, K)."""
+    roots = sqrt(X)
+    return (_implicit(roots if k is None else roots * torch.exp2(k)[..., None, None], w, "bures"),)
 
 
 def _log_euclidean(X: Tensor, w: Tensor) -> Tensor:

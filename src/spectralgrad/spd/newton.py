@@ -8,19 +8,18 @@ relative change of M, is rounding: below 4 n eps; or no longer halved by a step 
 steps, and no larger than what rounding explains.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 
 from spectralgrad.context import compiling, in_batched_backward, transforming
 from spectralgrad.errors import ConvergenceError
 from spectralgrad.kernels.ops import opaque
-from spectralgrad.linalg.autograd import batched, call
 from spectralgrad.linalg.choices import AUTO
+from spectralgrad.linalg.node import Some, Step, run, run_again
 from spectralgrad.linalg.precision import hermitian_part, matmul
-from spectralgrad.linalg.scaling import exponent, shifted
 from spectralgrad.linalg.solvers import decompose
 
 from .means import EQUATIONS, Equation, apply_hessian, positive_pairs
@@ -65,13 +64,12 @@ def solve(given: Tensor, weights: Tensor, metric: str) -> Solution:
     given, weights = given.detach(), weights.detach()
     if compiling() or not transforming():
         return Solution(*_solve(given, weights, metric))
-    return Solution(*call(_Solve, given, weights, metric))
+    return Solution(*run(_Solve(metric), given, weights))
 
 
 def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
     """H^-1[F] (*B, n, n), linear and self-adjoint in F; all else is constant."""
-    function = _Inverse if compiling() else _InverseFunc
-    return call(function, F, found.V, found.c, found.p, weights.detach())  # type: ignore[no-any-return]
+    return run(_Inverse(), F, found.V, found.c, found.p, weights.detach())  # type: ignore[no-any-return]
 
 
 # The iteration.
@@ -217,12 +215,12 @@ def _inverse(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Ten
     if in_batched_backward(F):
         return _inverse_by_matrix(F, V, c, p, weights)
     K, n = V.shape[-3], V.shape[-1]
-    k = exponent(F)  # a cotangent of any size may come: squares of it must neither overflow nor vanish
-    F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(shifted(F, -k)), p))
+    size = F.abs().amax((-2, -1), keepdim=True)  # of any size: squares of it must neither overflow nor vanish
+    F_, p_ = (x.reshape(-1, n, n) for x in (hermitian_part(F / torch.where(size > 0, size, 1)), p))
     V_, c_ = (x.reshape(-1, K, n, n) for x in (V, c))
     with torch.no_grad():
         S = _conjugate_gradients(F_, V_, c_, p_, weights.reshape(-1, K), torch.finfo(F.dtype).eps)
-    return shifted(S.reshape(F.shape), k).contiguous()
+    return (S.reshape(F.shape) * size).contiguous()
 
 
 def _inverse_by_matrix(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
@@ -244,52 +242,34 @@ def _inverse_by_matrix(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tens
     return (matmul((one + i) / 2, f) + matmul((one - i) / 2, torch.conj_physical(f))).reshape(*batch, n, n)
 
 
-class _Solve(Function):
+class _Solve(Step):
     """`_solve` inside torch.func: a constant, but for vmap."""
 
-    @staticmethod
-    def forward(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, ...]:
-        return _solve(given, weights, metric)
+    constants = tuple(range(len(Solution._fields)))
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
 
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> tuple[None, None, None]:
-        return None, None, None
+    def value(self, given: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        return _solve(given, weights, self.metric)
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> tuple[None, ...]:
+    def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        return (None,) * len(needed)
+
+    def push(self, kept: Any, tangents: Any) -> Some:
         return (None,) * len(Solution._fields)
 
-    @staticmethod
-    def vmap(info: Any, dims: Any, given: Tensor, weights: Tensor, metric: str) -> tuple[Any, Any]:
-        out = _Solve.apply(*batched(info, dims[:2], (given, weights)), metric)
-        return out, (0,) * len(out)
 
+class _Inverse(Step):
+    """`_inverse`, linear and self-adjoint in F."""
 
-class _Inverse(Function):  # twice, for torch.compile and for the rest: see linalg/autograd.py
-    @staticmethod
-    def forward(F: Tensor, V: Tensor, c: Tensor, p: Tensor, weights: Tensor) -> Tensor:
-        return _inverse(F, V, c, p, weights)
+    kept_inputs = slice(1, None)
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
-        ctx.save_for_forward(*inputs[1:])
+    def value(self, F: Tensor, *constants: Tensor) -> Tensor:
+        return _inverse(F, *constants)
 
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        again = _inverse if compiling() else _InverseFunc.apply
-        return again(grad, *ctx.saved_tensors), None, None, None, None
+    def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
+        return run_again(self, grads[0], *kept), *(None,) * len(kept)
 
-
-class _InverseFunc(_Inverse):
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: None) -> Tensor:
-        return _InverseFunc.apply(tangent, *ctx.saved_tensors)  # type: ignore[no-any-return]
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, *tensors: Tensor) -> tuple[Any, int]:
-        return _InverseFunc.apply(*batched(info, dims, tensors)), 0
+    def push(self, kept: Any, tangents: Any) -> Any:
+        return run_again(self, tangents[0], *kept)

@@ -1,4 +1,4 @@
-"""Matrix functions of what stood the checks at the door, and scales: everything is computed at scale 1 and scaled back last.
+"""Matrix functions of what stood the checks at the door, and what a scale does to them.
 
 What is derived from definite matrices, such as A^(-1/2) B A^(-1/2), may be singular to rounding although they are not.
 Its eigenvalues are clamped to rounding size then, and counted, as on devices where nobody looks.
@@ -9,20 +9,18 @@ import math
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look, may_read
 from spectralgrad.linalg.calculus import directional, evaluate
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Sqrt
 from spectralgrad.linalg.functions import Spectral
-from spectralgrad.linalg.moves import moved, moved_first
 from spectralgrad.linalg.precision import hermitian_part, matmul
 from spectralgrad.linalg.scalars import Scalar
-from spectralgrad.linalg.scaling import exponent
+from spectralgrad.linalg.scaling import exponent, shifted
 
 LOG_2 = math.log(2.0)
-ROOM = 40  # bits of a scale that stay where the result is homogeneous: its slopes are multiplied by the rest, squared
-END = 1011  # the exponent of slopes up to which they are exact; beyond it sums of them would be no numbers
-STEEP_END = END - 2 * ROOM  # where slopes are multiplied by roots of condition numbers on their way back
-_STEP = 32  # scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
+_STEP = 32  # two scales differ by multiples of this, or not at all: matrices that are close stay so to the last digit
+_HUGE = {torch.float32: 40, torch.float64: 200}  # exponents of A^(-1/2) that no A of ordinary scale has, unless it is zero
 
 
 def function_of(X: Tensor, scalar: Scalar) -> Tensor:
@@ -65,35 +63,42 @@ def identity_like(X: Tensor) -> Tensor:
     return torch.eye(X.shape[-1], dtype=X.dtype, device=X.device)
 
 
-def to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
-    """X / 2^k and k (*B,)."""
+def near_1(X: Tensor, keep: int = 0) -> tuple[Tensor, Tensor]:
+    """X / 2^k of scale 1, and k (*B,), 0 where it is at most ``keep``."""
     k = exponent(X.detach())
-    return moved(X, -k), k
+    k = torch.where(k.abs() <= keep, 0, k)
+    return times_power(X, -k), k
 
 
-def given_to_scale_1(X: Tensor) -> tuple[Tensor, Tensor]:
-    """`to_scale_1` whose slopes in second derivatives, of size 2^-k, leave room for sums."""
-    k = exponent(X.detach())
-    return moved_first(X, -k, END), k
+def times_power(X: Tensor, k: Tensor) -> Tensor:
+    """X 2^k for constants k (*B,), cut to the largest number."""
+    return X if is_zero(k) else shifted(X, k)
 
 
-def beyond_room(k: Tensor) -> Tensor:
-    """What of the exponents k lies beyond -40 to 40. Divided by this much and no more, slopes have room for sums."""
-    return k - k.clamp(-ROOM, ROOM)
+def is_zero(k: Tensor) -> bool:
+    """Whether exponents can be read, and all are 0."""
+    return may_read(k) and not bool(k.any())
 
 
-def whitener(A: Tensor) -> tuple[Tensor, Tensor]:
-    """A^(-1/2) / 2^p for A of scale 1, and p (*B,): 0 but for a zero matrix that nobody saw, whose P B P would overflow."""
+def near_scale_of(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+    """B / 2^m near the scale of A, and m (*B,): mostly 0."""
+    m = steps(exponent(B.detach()) - exponent(A.detach()))
+    return (B if is_zero(m) else shifted(B.expand(*m.shape, *B.shape[-2:]), -m)), m
+
+
+def steps(k: Tensor) -> Tensor:
+    """The nearest exponents by which scales may differ."""
+    return _STEP * torch.round(k / _STEP)
+
+
+def whitener(A: Tensor) -> tuple[Tensor, Tensor | None]:
+    """A^(-1/2) / 2^p and p (*B,), for a zero matrix that nobody saw, whose P B P would overflow; mostly None."""
     P = inverse_sqrt(A)
+    if may_look(A):
+        return P, None
     p = exponent(P.detach())
-    p = torch.where(p > ROOM, p, 0)
-    return moved(P, -p), p
-
-
-def near_scale(X: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """X / 2^(k + m) and m (*B,), a multiple of 32 that brings it near scale 1: mostly 0. For k that broadcasts with X."""
-    m = _STEP * torch.round((exponent(X.detach()) - k) / _STEP)
-    return moved_first(X, -(k + m), END), m
+    p = torch.where(p > _HUGE[p.dtype], p, 0)
+    return times_power(P, -p), p
 
 
 def expanded(X: Tensor, *others: Tensor) -> Tensor:

@@ -9,23 +9,11 @@ Bures has no closed form: its transport is the solution of a differential equati
 from torch import Tensor
 
 from spectralgrad.errors import OptionError
-from spectralgrad.linalg.moves import moved_last
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.precision import matmul
 
-from .inputs import Metric, aligned, as_hermitian, as_pair, require_fit, require_metric, returned, widened
-from .spectra import (
-    STEEP_END,
-    congruent,
-    exp_along,
-    expanded,
-    given_to_scale_1,
-    log,
-    log_along,
-    near_scale,
-    sqrt,
-    to_scale_1,
-    whitener,
-)
+from .inputs import Metric, aligned, as_hermitian, as_pair, is_widened, require_fit, require_metric, returned, widened
+from .spectra import congruent, exp_along, expanded, log, log_along, near_1, sqrt, times_power, whitener
 
 
 def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Tensor:
@@ -63,23 +51,25 @@ def transport(T: Tensor, A: Tensor, B: Tensor, metric: Metric = "affine") -> Ten
     Z = as_hermitian(who, T, "T")
     require_fit(who, Z, X, ("T", "A"))
     require_fit(who, Z, Y, ("T", "B"))
-    Z, X, Y = widened(*aligned(Z, X, Y))
-    Z, k = given_to_scale_1(expanded(Z, X, Y))
-    result = _affine(Z, k, X, Y) if metric == "affine" else _logeuclid(Z, k, X, Y)
+    inputs = [(each, 2) for each in widened(*aligned(Z, X, Y))]
+    along = _affine if metric == "affine" else _logeuclid
+    (result,) = homogeneous(along, inputs, _scales, out=2, known=is_widened(Z))
     return returned(result, T)
 
 
-def _affine(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    A, a = given_to_scale_1(A)
-    B, m = near_scale(expanded(B, A), a)
-    P, p = whitener(A)
+def _scales(k: Tensor, a: Tensor, b: Tensor) -> Scales:
+    return Scales((k, a, b), (k - a + b,))
+
+
+def _affine(T: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor]:
+    P, _ = whitener(A)  # of a zero matrix that nobody saw all is zero anyway
     E = matmul(sqrt(A), matmul(sqrt(congruent(P, B)), P))
-    return moved_last(congruent(E.mH, T), k + m + 4 * p, STEEP_END)
+    return (congruent(E.mH, T),)
 
 
-def _logeuclid(T: Tensor, k: Tensor, A: Tensor, B: Tensor) -> Tensor:
-    # At scale 1 both: Dlog(cA) = Dlog(A) / c, and log(cB) = log B + log c makes Dexp c times as large.
-    A, a = to_scale_1(A)
-    B, b = to_scale_1(B)
-    A, B = expanded(A, T), expanded(B, T)
-    return moved_last(exp_along(log(B), log_along(A, T)), k - a + b, STEEP_END)
+def _logeuclid(T: Tensor, A: Tensor, B: Tensor) -> tuple[Tensor]:
+    # B at scale 1, for the digits of its logarithm: log(cB) = log B + log c makes Dexp c times as large.
+    B, b = near_1(B)
+    A, B = expanded(A, T, B), expanded(B, T, A)
+    result = exp_along(log(B), log_along(A, expanded(T, A)))
+    return (times_power(result, b.expand(result.shape[:-2])),)
