@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo help native test test-all test-gpu fuzz attack lint lock bench examples docs dist clean
+.PHONY: demo help native test test-fast test-all test-gpu fuzz attack lint lock bench examples docs dist clean
 .DELETE_ON_ERROR:
 
 demo: .make/test native
@@ -14,6 +14,7 @@ help:
 	@echo "make demo      what a user sees first: methods x d on digits, three minutes, a page"
 	@echo "make native    the kernels for the CPU again, after a change of their sources; needs a C++ compiler"
 	@echo "make test      lint, types, all tests but the slow ones"
+	@echo "make test-fast one test of each function that tests: the inner loop"
 	@echo "make test-all  the slow tests too"
 	@echo "make test-gpu  tests on a GPU, with PYTHON= as it is; RECORD=FILE keeps the record"
 	@echo "make lint      ruff and mypy alone"
@@ -32,6 +33,9 @@ PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist 
 
 test: .make/test native lint
 	$(PYTEST) -m "not slow"
+
+test-fast: .make/test native
+	$(PYTEST) --fast
 
 test-all: .make/test native lint
 	$(PYTEST)

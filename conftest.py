@@ -27,6 +27,7 @@ with contextlib.suppress(ImportError):
 import pytest
 import torch
 
+from support.lanes import NATIVE
 from support.marks import covering
 
 # Files that need what a system has not, with the reason. (A single test says so itself, by skipif.)
@@ -42,7 +43,19 @@ ELSEWHERE = {
         "lab/tests/data/test_folder.py": "decoding processes that are killed",
     }
 }
-NATIVE = ("eigh", "functions", "pullback")  # modules of spectralgrad.kernels.cpu
+# In the names of tests that take seconds (compilers, tracers, other processes) or look at the selection: not for `--fast`.
+LONG = (
+    "compile",
+    "make_fx",
+    "export",
+    "onnx",
+    "interpret",
+    "distributed",
+    "example",
+    "test_fuzz.py",
+    "test_main.py",
+    "test_covering",
+)
 SECONDS, SLOW_SECONDS = 300.0, 1800.0  # of one test, with fixtures; of one with the marker slow
 _stderr = pytest.StashKey[TextIO]()
 
@@ -58,6 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--time-limit", type=float, metavar="SECONDS", help="of one test, instead of 300, and 1800 for slow ones"
     )
+    parser.addoption("--fast", action="store_true", help="one test of each function that tests, and no long one")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -71,6 +85,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -m looks at the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mark_slow(items)
+    if config.getoption("--fast"):
+        kept = one_of_each(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
     for item in items:
         path = item.path.relative_to(config.rootpath).as_posix() if item.path.is_relative_to(config.rootpath) else ""
         for place, needed in ELSEWHERE.get(sys.platform, {}).items():
@@ -87,6 +105,31 @@ def pytest_collection_finish() -> None:
     """Garbage is looked for among what tests make, not among modules and 17,000 tests: that takes a second each time."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Generator[None]:
+    """Matrices are small here: threads only cost time. What needs several says so itself."""
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def fresh_compiler() -> Generator[None]:
+    """What a test compiled is forgotten after it: torch gives up on a function that was compiled too often."""
+    yield
+    torch.compiler.reset()
+
+
+def one_of_each(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of the tests of each function one, of the second function the second, and so on: together they pass every value by."""
+    functions: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        marked = any(item.get_closest_marker(name) for name in ("slow", "cuda"))
+        if not marked and not any(word in item.nodeid for word in LONG):
+            functions.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    return {tests[i % len(tests)] for i, tests in enumerate(functions.values())}
 
 
 def point(test: pytest.Function) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,5 @@
 """Bad input gets one clear error and changes nothing; good input of any batch shape, size, layout and dtype works."""
 
-import itertools
 import math
 import re
 import threading
@@ -23,38 +22,21 @@ from spectralgrad.errors import (
     SymmetryError,
 )
 from support import cases
+from support.catalogue import BY_NAME, Case, having
+from support.catalogue import SQUARE as SQUARES
 
 Call = Callable[..., Any]
-EIGEN: dict[str, Call] = {  # through eigenpairs: all take gradient= and solver=
-    "eigh": sg.eigh,
-    "sqrtm": sg.sqrtm,
-    "inv_sqrtm": sg.inv_sqrtm,
-    "powm": lambda M, **options: sg.powm(M, 0.3, **options),
-    "inv_root": lambda M, **options: sg.inv_root(M, 3, **options),
-    "logm": sg.logm,
-    "expm": sg.expm,
-    "spectral_map": lambda M, **options: sg.spectral_map(M, torch.atan, **options),
-    "projector": lambda M, **options: sg.projector(M, **{"rank": 1, **options}),
-    "projector(smallest)": lambda M, **options: sg.projector(M, **{"rank": 1, "smallest": True, **options}),
-    "projector(energy)": lambda M, **options: sg.projector(M, energy=0.8, **options),
-}
-FLOORED = ("sqrtm", "inv_sqrtm", "powm", "inv_root", "logm", "expm", "spectral_map")
-SINGULAR_VALUES: dict[str, Call] = {"svd": sg.svd, "polar": sg.polar}
-OF_SINGULAR_VALUES: dict[str, Call] = {  # with their exact gradient alone
-    "singular_map": lambda A, **options: sg.singular_map(A, torch.atan, **options),
-    "pinv": sg.pinv,
-    "nuclear_norm": sg.nuclear_norm,
-    "schatten_norm": lambda A, **options: sg.schatten_norm(A, **{"p": 3, **options}),
-}
-NUMBERS = ("nuclear_norm", "schatten_norm", "logdet")  # one for each matrix
-SOLVED = {"tol": sg.NewtonSchulz(), "steps": sg.NewtonSchulz(steps=5)}
-ROOTS: dict[str, Call] = {
-    f"{root.__name__}({kind})": partial(root, solver=solver)
-    for root in (sg.sqrtm, sg.inv_sqrtm)
-    for kind, solver in SOLVED.items()
-} | {f"inv_root({kind})": partial(sg.inv_root, p=4, solver=solver) for kind, solver in SOLVED.items()}
-POLARS: dict[str, Call] = {f"polar({kind})": partial(sg.polar, solver=solver) for kind, solver in SOLVED.items()}
+EIGEN = {name: case.call for name, case in having("eigen").items()}
+EIGEN |= {f"projector({kind})": partial(sg.projector, rank=1, smallest=kind == "smallest") for kind in ("rank", "smallest")}
+SINGULAR_VALUES = {name: case.call for name, case in having("triplets").items()}
+OF_SINGULAR_VALUES = {name: BY_NAME[name].call for name in ("singular_map", "pinv", "nuclear_norm", "schatten_norm")}
+BY_PRODUCTS = having("products")
+ROOTS = {name: case.call for name, case in BY_PRODUCTS.items() if case.domain in SQUARES}
+POLARS = {name: case.call for name, case in BY_PRODUCTS.items() if name not in ROOTS}
 SAMPLES: dict[str, Call] = {"moments": sg.moments, "covariance": sg.covariance}
+FLOORED = {"sqrtm": "sqrtm", "inv_sqrtm": "inv_sqrtm", "powm": "powm(0.3)", "inv_root": "inv_root(3)", "logm": "logm"}
+FLOORED_ANYWHERE = {"expm": "expm", "spectral_map": "spectral_map"}
+NUMBERS = ("nuclear_norm", "schatten_norm", "logdet")  # one for each matrix
 
 SQUARE = EIGEN | ROOTS | {"logdet": sg.logdet}
 DECOMPOSED = SQUARE | SINGULAR_VALUES | OF_SINGULAR_VALUES | POLARS
@@ -220,12 +202,12 @@ def test_outside_the_domain(name: str, function: Call, gradient: Any) -> None:
 
 
 def test_newton_outside_the_domain() -> None:
-    for name in ("sqrtm(tol)", "inv_sqrtm(tol)", "inv_root(tol)"):
+    for name in ("sqrtm(NewtonSchulz)", "inv_sqrtm(NewtonSchulz)", "inv_root(4, NewtonSchulz)"):
         assert "1 of 2 matrices" in refuses(DefinitenessError, name, ROOTS[name], torch.stack([torch.eye(3), NEGATIVE]))
     for bad in (SINGULAR, torch.zeros(2, 2)):
-        for name in ("inv_sqrtm", "inv_root"):
-            assert "singular" in refuses(DefinitenessError, name, ROOTS[f"{name}(tol)"], bad)
-        assert "full rank" in refuses(DefinitenessError, "polar", POLARS["polar(tol)"], bad)
+        for name in ("inv_sqrtm(NewtonSchulz)", "inv_root(4, NewtonSchulz)"):
+            assert "singular" in refuses(DefinitenessError, name, ROOTS[name], bad)
+        assert "full rank" in refuses(DefinitenessError, "polar", POLARS["polar(NewtonSchulz)"], bad)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +255,7 @@ def test_solvers_that_bring_their_own_gradient(name: str, function: Call) -> Non
     for gradient in (sg.Exact(), sg.Lorentzian(), sg.PowerIteration(3)):
         message = refuses(OptionError, name, function, positive(), gradient=gradient, solver=sg.PowerDeflation(3))
         assert "PowerDeflation brings its own gradient" in message
-    if name in ("sqrtm", "inv_sqrtm"):
+    if name in ("sqrtm", "inv_sqrtm", "inv_root(4)"):
         for options in ({"floor": 1e-3}, {"gradient": sg.Exact()}):
             message = refuses(OptionError, name, function, positive(), solver=sg.NewtonSchulz(), **options)
             assert "leave out floor= and gradient=" in message
@@ -311,11 +293,14 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
         "a finite number >= 1",
     ),
     ("logdet", partial(sg.logdet, positive()), "floor", (NAN, INF, "low", 0.0, -1.0), "a finite number above 0"),
-    *((name, partial(EIGEN[name], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number") for name in FLOORED),
-    *((name, partial(EIGEN[name], positive()), "floor", (0.0, -1.0), "above 0") for name in FLOORED[:5]),
     *(
-        (name, partial(EIGEN[name], positive().float()), "floor", (1e39, 1e-46), "no number of torch.float32")
-        for name in FLOORED
+        (name, partial(EIGEN[case], positive()), "floor", (NAN, INF, -INF, "low"), "a finite number")
+        for name, case in (FLOORED | FLOORED_ANYWHERE).items()
+    ),
+    *((name, partial(EIGEN[case], positive()), "floor", (0.0, -1.0), "above 0") for name, case in FLOORED.items()),
+    *(
+        (name, partial(EIGEN[case], positive().float()), "floor", (1e39, 1e-46), "no number of torch.float32")
+        for name, case in (FLOORED | FLOORED_ANYWHERE).items()
     ),
     ("expm", partial(sg.expm, positive().float()), "floor", (-1e39,), "no number of torch.float32"),
 ]
@@ -520,37 +505,30 @@ def run(function: Call, M: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
     return tuple(x.detach() for x in out), gradient
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.complex128], ids=cases.ident)
-@each(ALL)
-def test_batches(name: str, function: Call, dtype: torch.dtype) -> None:
-    whole = positive(2, 3, dtype=dtype)
-    for batch in ((), (2,), (2, 3), (0,), (0, 3)):
-        M = {(): whole[0, 0], (2,): whole[:, 0], (2, 3): whole, (0,): whole[:0, 0], (0, 3): whole[:0]}[batch]
-        out, gradient = run(function, M)
-        assert gradient.shape == M.shape
-        assert not any(x.requires_grad for x in outputs(function(M)))
-        for i, x in enumerate(out):
-            assert x.device == M.device
-            assert x.dtype in (M.dtype, M.real.dtype, torch.float64 if name == "moments" else M.dtype)
-            if name == "moments" and i == 0:
-                continue  # the number of samples has no batch
-            assert x.shape[: len(batch)] == batch
-            for where in itertools.product(*map(range, batch)):
-                torch.testing.assert_close(x[where], outputs(function(M[where]))[i], rtol=1e-5, atol=1e-5)
-
-
 @each(ALL)
 def test_sizes_zero_and_one(name: str, function: Call) -> None:
-    scalar = {"sqrtm": 2, "inv_sqrtm": 0.5, "powm": 4**0.3, "logm": math.log(4), "expm": math.exp(4)}
-    scalar |= {"spectral_map": math.atan(4), "projector": 1, "eigh": 4, "svd": 1, "polar": 1, "covariance": 0}
-    scalar |= {"singular_map": math.atan(4), "pinv": 0.25, "nuclear_norm": 4, "schatten_norm": 4, "logdet": math.log(4)}
+    scalar = {"sqrtm": 2, "inv_sqrtm": 0.5, "powm(0.3)": 4**0.3, "inv_root(4)": 4**-0.25, "logm": math.log(4)}
+    scalar |= {
+        "expm": math.exp(4),
+        "spectral_map": math.sin(1.3 * 4) + math.log(4),
+        "projector(energy)": 1,
+        "eigh": 4,
+        "polar": 1,
+        "covariance": 0,
+    }
+    scalar |= {
+        "singular_map": math.sin(1.3 * 4) + 64,
+        "pinv": 0.25,
+        "nuclear_norm": 4,
+        "schatten_norm": 4,
+        "logdet": math.log(4),
+    }
     M = torch.full((2, 1, 1), 4.0, dtype=torch.float64)
     out, gradient = run(function, M)
-    short = name.split("(")[0]
-    if short in scalar and "steps" not in name:
-        torch.testing.assert_close(out[0].flatten().abs(), torch.full((2,), float(scalar[short]), dtype=torch.float64))
+    if name in scalar:
+        torch.testing.assert_close(out[0].flatten(), torch.full((2,), float(scalar[name]), dtype=torch.float64))
     assert gradient.isfinite().all()
-    if name in ("projector", "projector(smallest)"):
+    if name in ("projector(rank)", "projector(smallest)"):
         refuses(OptionError, name, function, torch.zeros(0, 0))  # no rank fits
     elif name != "covariance":  # which has no samples then
         for shape in ((0, 0), (2, 0, 0)):
@@ -559,13 +537,13 @@ def test_sizes_zero_and_one(name: str, function: Call) -> None:
             if name in NUMBERS:
                 assert torch.equal(out[0], torch.zeros(shape[:-2]))
             else:
-                assert all(x.numel() == 0 for x in out[short == "moments" :])
+                assert all(x.numel() == 0 for x in out[name == "moments" :])
 
 
 @each(DECOMPOSED)
 def test_second_derivatives_of_nothing(name: str, function: Call) -> None:
     for shape in ((0, 3, 3), (2, 0, 0)):
-        if shape == (2, 0, 0) and name in ("projector", "projector(smallest)"):
+        if shape == (2, 0, 0) and name in ("projector(rank)", "projector(smallest)"):
             continue  # no rank fits
         M = torch.zeros(shape, requires_grad=True)
         (first,) = torch.autograd.grad(loss(outputs(function(M))), M, create_graph=True)
@@ -573,45 +551,16 @@ def test_second_derivatives_of_nothing(name: str, function: Call) -> None:
         assert second.shape == shape
 
 
-@each(ALL)
-def test_layouts(name: str, function: Call) -> None:
-    whole = positive(2, n=6)
-    layouts = {
-        "transposed": positive(2).mT,
-        "strided": whole[..., ::2, ::2],
-        "expanded": positive().expand(2, 3, 3),
-        "zero stride": torch.eye(1, dtype=torch.float64).expand(3, 3) + 2 * torch.eye(3, dtype=torch.float64),
-        "batch last": positive(2).permute(1, 2, 0).contiguous().permute(2, 0, 1),
-    }
-    for layout, M in layouts.items():
-        out, gradient = run(function, M)
-        want, want_gradient = run(function, M.clone(memory_format=torch.contiguous_format))
-        for x, y in zip((*out, gradient), (*want, want_gradient), strict=True):
-            torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12, msg=f"{name}, {layout}")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=cases.ident)
-@each(ALL)
-def test_half_precision(name: str, function: Call, dtype: torch.dtype) -> None:
-    M = positive(2).to(dtype)
-    out, gradient = run(function, M)
-    want, _ = run(function, M.float())
-    assert gradient.dtype == dtype
-    for x, y in zip(out, want, strict=True):
-        if name == "moments":
-            assert torch.equal(x, y)  # stays in float32, to be merged
-        else:
-            assert x.dtype == dtype
-            assert torch.equal(x, y.to(dtype))
-
-
 def relative_floor(function: Call, M: Tensor, **options: Any) -> Any:
     return function(M, floor=1e-6 * float(M.detach().abs().max()), **options)
 
 
 BOUNDED: dict[str, Call] = EIGEN | SINGULAR_VALUES
-BOUNDED |= {name: partial(relative_floor, EIGEN[name]) for name in ("inv_sqrtm", "inv_root", "logm")}
+BOUNDED |= {
+    name: partial(relative_floor, EIGEN[name]) for name in ("inv_sqrtm", "powm(-1.7)", "inv_root(3)", "inv_root(4)", "logm")
+}
 BOUNDED |= {"expm": lambda M, **options: sg.expm(M / M.detach().abs().max(), **options)}  # e^(1e8) overflows
+BOUNDED |= {"spectral_map": partial(sg.spectral_map, f=torch.atan)}
 BOUNDED |= {"svd(tall)": lambda M, **options: sg.svd(torch.cat([M, M], -2), **options)}
 
 
@@ -637,31 +586,19 @@ def test_the_analytic_gradient_is_not_finite() -> None:
             assert not gradient.isfinite().all(), name
 
 
-PAIRS: dict[str, Call] = {  # functions of two tensors
-    "generalized_eigh": sg.generalized_eigh,
-    "kabsch": sg.kabsch,
-    "kabsch(weights)": lambda x, y: sg.kabsch(x, x, y[0]),
-    "umeyama": sg.umeyama,
-    "frechet_distance": lambda A, B: sg.frechet_distance(A[0], A, B[0], B),
-    "frechet_distance_of": sg.frechet_distance_of,
-    "cca_loss": sg.cca_loss,
-    "spd.distance": sg.spd.distance,
-    "spd.geodesic": lambda A, B: sg.spd.geodesic(A, B, 0.5),
-    "spd.transport": lambda A, B: sg.spd.transport(A, B, A),
-    "whiten_color": lambda A, B: sg.nn.functional.whiten_color(A[None, None], B[None, None]),
-    "color_transfer": lambda A, B: sg.nn.functional.color_transfer(A[None], B[None]),
-}
+PAIRS = {name: case for name, case in BY_NAME.items() if case.others(case.input())}  # functions of two tensors and more
 
 
 @each(PAIRS)
-def test_tensors_on_two_devices(name: str, function: Call) -> None:
-    here, there = torch.eye(3), torch.eye(3, device="meta")
-    who = name.split("(")[0]
-    for pair in ((here, there), (there, here)):
+def test_tensors_on_two_devices(name: str, function: Case) -> None:
+    first = function.input().float()
+    second, *rest = (x.clone() for x in function.others(first))
+    who = function.function.removeprefix("nn.functional.")
+    for pair in ((first, second.to("meta"), *rest), (first.to("meta"), second, *rest)):
         with pytest.raises(
             DeviceError, match=rf"`{who}`: all tensors must lie on one device, got .*(cpu, .*meta|meta, .*cpu)"
         ):
-            function(*pair)
+            function.call(*pair)
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

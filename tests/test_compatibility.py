@@ -113,7 +113,9 @@ def test_what_needs_another_system_is_skipped_by_name(platform: str, monkeypatch
         return SimpleNamespace(path=ROOT / name, add_marker=add_marker, get_closest_marker=lambda _: None)
 
     monkeypatch.setattr(sys, "platform", platform)
-    hooks["pytest_collection_modifyitems"](SimpleNamespace(rootpath=ROOT), [item(name) for name in marks])
+    hooks["pytest_collection_modifyitems"](
+        SimpleNamespace(rootpath=ROOT, getoption=lambda _: False), [item(name) for name in marks]
+    )
     for name, reasons in marks.items():
         path = (ROOT / name).relative_to(ROOT).as_posix()
         expected = [f"not on win32: {why}" for place, why in listed.items() if path.startswith(place)]

@@ -18,6 +18,7 @@ import spectralgrad as sg
 from spectralgrad.diagnostics.spectrum import eigenvalues_of
 from spectralgrad.linalg import precision
 from spectralgrad.linalg.precision import has_float64, in_widest, matmul, widest
+from support.catalogue import having
 
 WIDE = (torch.float64, torch.complex128)
 
@@ -71,63 +72,34 @@ def test_the_widest_dtype_is_real_or_complex_as_what_it_is_for(without: Callable
 
 # Shapes.
 
-M, T = torch.zeros(5, 4, 4, device="meta"), torch.zeros(5, 6, 4, device="meta")
+ALL = having(but=("of scale", "once"))
+M = torch.zeros(5, 4, 4, device="meta")
 MAPS, CLOUD = torch.zeros(8, 4, 3, 3, device="meta"), torch.zeros(5, 7, 3, device="meta")
-MEAN, WEIGHTS = torch.zeros(5, 4, device="meta"), torch.zeros(5, 7, device="meta")
 
 
 def layer(module: nn.Module) -> Callable[[Tensor], Tensor]:
     return module.to("meta").train()
 
 
-CALLS: dict[str, tuple[Callable[..., Any], Tensor]] = {
-    "eigh": (lambda x: sg.eigh(x).eigenvectors, M),
-    "eigvalsh": (sg.eigvalsh, M),
-    "jacobi": (lambda x: sg.eigh(x, solver=sg.Jacobi()).eigenvectors, M),
-    "generalized_eigh": (lambda x: sg.generalized_eigh(x, M).eigenvectors, M),
-    "svd": (lambda x: sg.svd(x)[0], T),
-    "svdvals": (sg.svdvals, T),
-    "sqrtm": (sg.sqrtm, M),
-    "inv_sqrtm": (sg.inv_sqrtm, M),
-    "inv_root": (lambda x: sg.inv_root(x, 4), M),
-    "powm": (lambda x: sg.powm(x, 0.3), M),
-    "logm": (sg.logm, M),
-    "expm": (sg.expm, M),
-    "products": (lambda x: sg.sqrtm(x, solver=sg.NewtonSchulz()), M),
-    "spectral_map": (lambda x: sg.spectral_map(x, torch.tanh), M),
-    "singular_map": (lambda x: sg.singular_map(x, torch.tanh), T),
-    "pinv": (sg.pinv, T),
-    "nuclear_norm": (sg.nuclear_norm, T),
-    "schatten_norm": (lambda x: sg.schatten_norm(x, 3), T),
-    "logdet": (sg.logdet, M),
-    "polar": (sg.polar, T),
-    "projector": (lambda x: sg.projector(x, rank=2), M),
-    "covariance": (sg.covariance, T),
-    "moments": (lambda x: sg.merge_moments([sg.moments(x), sg.moments(x)]).covariance(), T),
-    "procrustes": (sg.procrustes, T),
-    "kabsch": (lambda x: sg.kabsch(x, CLOUD, WEIGHTS).t, CLOUD),
-    "umeyama": (lambda x: sg.umeyama(x, CLOUD).t, CLOUD),
-    "frechet_distance": (lambda x: sg.frechet_distance(MEAN, x, MEAN, M), M),
-    "frechet_distance_of": (lambda x: sg.frechet_distance_of(x, T), T),
-    "cca_loss": (lambda x: sg.cca_loss(x, T), T),
-    "cca_loss of two": (lambda x: sg.cca_loss(x, T, k=2), T),
-    "spd distance": (lambda x: sg.spd.distance(x, M), M),
-    "spd mean": (lambda x: sg.spd.mean(x, torch.ones(5, device="meta")), M),
-    "spd mean, bures": (lambda x: sg.spd.mean(x, metric="bures"), M),
+LAYERS: dict[str, tuple[Callable[..., Any], Tensor]] = {
     "spd batch norm": (layer(sg.nn.SPDBatchNorm(4)), M),
     "spd batch norm, cumulative": (layer(sg.nn.SPDBatchNorm(4, momentum=None)), M),
     "whitening": (layer(sg.nn.DecorrelatedBatchNorm2d(4)), MAPS),
     "whitening, all batches alike": (layer(sg.nn.DecorrelatedBatchNorm2d(4, momentum=None)), MAPS),
     "denoising": (layer(sg.nn.PCADenoise2d(4, rank=2)), MAPS),
     "pooling": (layer(sg.nn.CovariancePool2d(4, reduced=2)), MAPS),
-    "colouring": (lambda x: sg.nn.functional.whiten_color(x, MAPS), MAPS),
     "spd layers": (layer(nn.Sequential(sg.nn.BiMap(4, 3), sg.nn.ReEig(), sg.nn.LogEig())), M),
     "spectral_norm": (lambda x: sg.orthogonal.spectral_norm(nn.Linear(4, 3, device="meta"))(x), M),
     "orthogonal_weight": (lambda x: sg.orthogonal.orthogonal_weight(nn.Linear(4, 3, device="meta"))(x), M),
 }
 
 
-@pytest.mark.parametrize(("call", "given"), CALLS.values(), ids=CALLS)
+FUNCTIONS = {
+    name: (case, case.input(*() if "whole" in case.tags else (5,)).float().to("meta")) for name, case in ALL.items()
+}
+
+
+@pytest.mark.parametrize(("call", "given"), (FUNCTIONS | LAYERS).values(), ids=FUNCTIONS | LAYERS)
 def test_nothing_asks_a_device_for_what_it_has_not(
     call: Callable[..., Any], given: Tensor, without: Callable[[str], None]
 ) -> None:

@@ -1,4 +1,4 @@
-"""torch's tracers on what is public beside `linalg` (which tests/linalg/test_transforms.py has): no value is looked at."""
+"""torch's tracers on layers, whose state is traced too (functions: tests/every), and what is no tracer."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,52 +15,22 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spectralgrad as sg
 from spectralgrad.context import recording, tracing
 from spectralgrad.orthogonal import OrthogonalConv2d
-from support.cases import random, random_covariance
+from support.cases import random
+from support.catalogue import definite
 from support.host_reads import HostReads
 from support.marks import slow_but
-from support.tracing import IGNORED, assert_linear, assert_recorded, assert_shapes_alone, with_gradient
-
-torch.set_num_threads(1)
-
-METRICS = ("affine", "logeuclid", "bures")
-
-
-def shifted(M: Tensor) -> Tensor:
-    return M + torch.eye(M.shape[-1], dtype=M.dtype)
+from support.tracing import IGNORED, assert_linear
 
 
 def matrices(seed: int = 0) -> Tensor:
-    return shifted(random_covariance(4, 3, seed=seed))
+    return definite(3, seed=seed)
 
 
 def maps(seed: int = 0) -> Tensor:
     return random(8, 4, 3, 3, seed=seed)
 
 
-def clouds(seed: int = 0) -> Tensor:
-    return random(3, 9, 3, seed=seed)
-
-
 Given = Callable[[int], Tensor]
-FUNCTIONS: dict[str, tuple[Callable[[Tensor], Tensor], Given]] = {
-    "kabsch": (lambda x: sg.kabsch(x, x.roll(1, -1), x[..., 0].abs()).R, clouds),
-    "umeyama": (lambda x: sg.umeyama(x, x.roll(1, -1).sin()).t, clouds),
-    "procrustes": (lambda M: sg.procrustes(M.sin(), special=True), matrices),
-    "frechet_distance": (lambda M: sg.frechet_distance(M[..., 0], M, M[..., 1].sin(), shifted(M)), matrices),
-    "frechet_distance_of": (lambda x: sg.frechet_distance_of(x[..., :5, :], x[..., 5:, :]), clouds),
-    "cca_loss": (lambda x: sg.cca_loss(x[..., :2], x[..., 1:]), clouds),
-    **{f"spd.distance({m})": (lambda M, m=m: sg.spd.distance(M, shifted(M), metric=m), matrices) for m in METRICS},
-    **{f"spd.geodesic({m})": (lambda M, m=m: sg.spd.geodesic(M, shifted(M), 0.3, metric=m), matrices) for m in METRICS},
-    **{f"spd.mean({m})": (lambda M, m=m: sg.spd.mean(M, metric=m), matrices) for m in METRICS},
-    **{f"spd.transport({m})": (lambda M, m=m: sg.spd.transport(M, M, shifted(M), metric=m), matrices) for m in METRICS[:2]},
-    "whiten": (lambda x: sg.nn.functional.whiten(x, group_size=2), maps),
-    "whiten_color": (lambda x: sg.nn.functional.whiten_color(x, x.flip(0).sin()), maps),
-    "color_transfer": (lambda x: sg.nn.functional.color_transfer(x[:, :3].sigmoid(), x[:, 1:].sigmoid()), maps),
-    "covariance_pool": (sg.nn.functional.covariance_pool, maps),
-    "ReEig": (sg.nn.ReEig(), matrices),
-    "LogEig": (sg.nn.LogEig(), matrices),
-}
-FUNCTIONS_TRACED = ("kabsch", "frechet_distance", "spd.mean(affine)", "whiten")
 
 LAYERS: dict[str, tuple[Callable[..., nn.Module], Given]] = {
     "zca": (partial(sg.nn.DecorrelatedBatchNorm2d, 4), maps),
@@ -71,6 +41,8 @@ LAYERS: dict[str, tuple[Callable[..., nn.Module], Given]] = {
     "rank": (partial(sg.nn.PCADenoise2d, 4, rank=2), maps),
     "energy": (partial(sg.nn.PCADenoise2d, 4, energy=0.9), maps),
     "pool": (partial(sg.nn.CovariancePool2d, 4, reduced=3), maps),
+    "ReEig": (lambda **_: sg.nn.ReEig(), matrices),
+    "LogEig": (lambda **_: sg.nn.LogEig(), matrices),
     "BiMap": (partial(sg.nn.BiMap, 4, 3), matrices),
     "SPDBatchNorm": (partial(sg.nn.SPDBatchNorm, 4), matrices),
     "orthogonal weight": (lambda **k: sg.orthogonal.orthogonal_weight(nn.Conv2d(4, 3, 3, **k)), maps),
@@ -78,25 +50,6 @@ LAYERS: dict[str, tuple[Callable[..., nn.Module], Given]] = {
 }
 LAYERS_TRACED = ("zca", "energy", "pool", "SPDBatchNorm")
 each_mode = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-
-
-@pytest.mark.parametrize(("f", "given"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_shapes_without_values(f: Callable[[Tensor], Tensor], given: Given) -> None:
-    assert_shapes_alone(f, given(0))
-
-
-@pytest.mark.parametrize("case", slow_but(FUNCTIONS_TRACED, FUNCTIONS))
-@pytest.mark.parametrize("mode", ["real", "symbolic"])
-def test_make_fx_records_no_value(case: tuple[Callable[[Tensor], Tensor], Given], mode: str) -> None:
-    f, given = case
-    assert_recorded(with_gradient(f), given(0), other=(given(1),), mode=mode)
-
-
-@pytest.mark.filterwarnings(IGNORED)
-@pytest.mark.parametrize("case", slow_but(FUNCTIONS_TRACED, FUNCTIONS))
-def test_linearize(case: tuple[Callable[[Tensor], Tensor], Given]) -> None:
-    f, given = case
-    assert_linear(f, given(0), given(1))
 
 
 # Layers: their state is traced too.
@@ -215,7 +168,7 @@ def test_aot_inductor_runs_the_operators(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("make", "given"),
-    [*LAYERS.values(), (sg.nn.ReEig, matrices), (sg.nn.LogEig, matrices), (partial(OrthogonalConv2d, 4, 4, 3), maps)],
+    [*LAYERS.values(), (partial(OrthogonalConv2d, 4, 4, 3), maps)],
 )
 def test_symbolic_trace_keeps_a_layer_whole(make: Callable[..., nn.Module], given: Given) -> None:
     """As those of torch.nn: torchvision's feature extraction and torch's quantisation walk through such graphs."""

@@ -244,8 +244,9 @@ def may_read(x: Tensor) -> bool:
 
 def has_memory(x: Tensor) -> bool:
     """Whether ``x`` has entries at an address: not a fake one, nor one that stands for others, in torch.func and where
-    torch.autograd.grad takes several gradients at once."""
-    return type(x) in (Tensor, Parameter) and x.numel() > 0 and torch._C._has_storage(x)
+    torch.autograd.grad takes several gradients at once, nor a zero of forward mode, which lies nowhere."""
+    plain = type(x) in (Tensor, Parameter) and x.numel() > 0 and torch._C._has_storage(x)
+    return plain and not x._is_zerotensor()
 
 
 def may_launch(x: Tensor) -> bool:

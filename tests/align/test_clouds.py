@@ -425,6 +425,18 @@ def test_slopes_of_the_translation_at_every_size(size: float) -> None:
     assert max(cases.relative_error(g * size, w) for g, w in zip(got, want, strict=True)) < 1e-13
 
 
+@each
+def test_tangents_of_far_clouds(name: str, function: Call) -> None:
+    """Forward mode does not ask for the size either; t goes with it."""
+    given, along = ([cases.random(6, 3, seed=seed) for seed in seeds] for seeds in ((0, 1), (2, 3)))
+    want, got = (
+        torch.func.jvp(lambda *z: tuple(function(*z)), tuple(k * z for z in given), tuple(k * z for z in along))[1]
+        for k in (1.0, 1e200)
+    )
+    for i, (far, near) in enumerate(zip(got, want, strict=True)):
+        torch.testing.assert_close(far / (1e200 if i == 1 else 1), near, rtol=1e-12, atol=1e-13)
+
+
 def test_slopes_of_weights_beside_the_largest_number() -> None:
     """Found by make fuzz: sums over coordinates met two infinities."""
     most = torch.finfo(torch.float64).max
@@ -445,21 +457,6 @@ def test_slopes_of_a_scale_between_points_that_nearly_coincide() -> None:
     t = sg.umeyama(*given).t
     slopes = torch.autograd.grad(t, given, torch.full_like(t, 1e200))
     assert all(g.isfinite().all() for g in slopes)
-
-
-def test_half_precision_and_autocast() -> None:
-    x, y, w = cases.random(6, 3), cases.random(6, 3, seed=1), cases.random(6, seed=2).abs()
-    for dtype in (torch.bfloat16, torch.float16):
-        given = [z.to(dtype) for z in (x, y, w)]
-        for got, want in zip(sg.umeyama(*given), sg.umeyama(*(z.double() for z in given)), strict=True):
-            assert got.dtype == dtype
-            torch.testing.assert_close(got, want.to(dtype))
-        for g in gradients(sg.kabsch, *given):
-            assert g.dtype == dtype
-            assert g.isfinite().all()
-    single = [z.float() for z in (x, y, w)]
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert cases.relative_error(sg.kabsch(*single).R, sg.kabsch(x, y, w).R) < 1e-6
 
 
 def saved_bytes(batch: int) -> int:
@@ -485,23 +482,6 @@ def test_memory_is_linear_in_the_batch() -> None:
 
 
 @each
-def test_transforms(name: str, function: Call) -> None:
-    x, y, w = cases.random(3, 5, 3), cases.random(3, 5, 3, seed=1), cases.random(3, 5, seed=2).abs()
-    for got, want in zip(torch.func.vmap(function, out_dims=0)(x, y, w), function(x, y, w), strict=True):
-        torch.testing.assert_close(got, want)
-    tangents = [cases.random(*z.shape, seed=7 + i) for i, z in enumerate((x, y, w))]
-    _, pushed = torch.func.jvp(lambda *z: tuple(function(*z)), (x, y, w), tuple(tangents))
-    ends = [function(*(z + h * e for z, e in zip((x, y, w), tangents, strict=True))) for h in (1e-6, -1e-6)]
-    for got, up, down in zip(pushed, *ends, strict=True):
-        torch.testing.assert_close(got, (up - down) / 2e-6, rtol=1e-5, atol=1e-6)
-    slopes = torch.func.vmap(torch.func.grad(lambda *z: weigh(function(*z))))(x, y, w)
-    for b in range(3):
-        torch.testing.assert_close(slopes[b], gradients(function, x[b], y[b], w[b])[0])
-    hessian = torch.func.hessian(lambda z: weigh(function(z, y[0], w[0])))(x[0]).reshape(15, 15)
-    torch.testing.assert_close(hessian, hessian.mT)
-
-
-@each
 def test_bad_weights_inside_vmap_give_nan_for_that_cloud(name: str, function: Call) -> None:
     x, y, w = cases.random(4, 5, 3), cases.random(4, 5, 3, seed=1), torch.ones(4, 5).double()
     w[1], w[2, 0], y[3, 2] = 0, -1, torch.inf
@@ -515,29 +495,6 @@ def test_bad_weights_inside_vmap_give_nan_for_that_cloud(name: str, function: Ca
         torch.func.vmap(function, out_dims=0)(x, y, w)
     with pytest.raises(OptionError, match="finite and >= 0"):
         torch.func.grad(lambda w: weigh(function(x, y, w)))(w)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@pytest.mark.parametrize("dtype", FULL, ids=cases.ident)
-@pytest.mark.parametrize("function", BOTH.values(), ids=BOTH)
-def test_compiles_whole(function: Call, dtype: torch.dtype, backend: str) -> None:
-    torch.compiler.reset()
-    x, y, w = (
-        cases.random(2, 5, 3).to(dtype),
-        cases.random(2, 5, 3, seed=1).to(dtype),
-        cases.random(2, 5, seed=2).abs().to(dtype),
-    )
-    w[0, 1], x[0, 1] = 0, torch.nan
-
-    def both(x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, ...]:
-        return *function(x, y, w), *function(y[1], x[1])
-
-    compiled = torch.compile(both, fullgraph=True, backend=backend)
-    for got, want in zip(compiled(x, y, w), both(x, y, w), strict=True):
-        torch.testing.assert_close(got, want)
-    for got, want in zip(gradients(compiled, x, y, w), gradients(both, x, y, w), strict=True):
-        torch.testing.assert_close(got, want)
 
 
 # Bad input
@@ -587,23 +544,3 @@ def test_bad_input(name: str, function: Call) -> None:
         assert function(holed, x)[0][1].isnan().all()
         assert function(holed, x)[0][0].isfinite().all()
     assert sg.counts() == {"nonfinite_input": 6}
-
-
-@pytest.mark.parametrize("function", [sg.kabsch, sg.umeyama])
-def test_forward_over_forward_along_a_curve(function: Callable[..., tuple[Tensor, ...]]) -> None:
-    """Inside jvp torch drops the tangents of plain operations: the second derivatives of t and s were 0, without a word."""
-    x, y, E, C = (cases.random(6, 3, seed=seed) for seed in range(4))
-    w = cases.random(6, seed=4).square()
-    zero, one = torch.zeros((), dtype=x.dtype), torch.ones((), dtype=x.dtype)
-
-    def at(t: Tensor) -> Tensor:
-        found = function(x + t * E + t * t * C, y, w * (1 + t * t))
-        return torch.cat([z.flatten() for z in found])
-
-    def speed(t: Tensor) -> Tensor:
-        pushed: Tensor = torch.func.jvp(at, (t,), (one,))[1]
-        return pushed
-
-    step = 1e-5
-    numeric = (speed(zero + step) - speed(zero - step)) / (2 * step)
-    torch.testing.assert_close(torch.func.jvp(speed, (zero,), (one,))[1], numeric, rtol=1e-6, atol=1e-6)

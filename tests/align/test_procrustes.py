@@ -139,58 +139,6 @@ def test_without_special_it_is_the_polar_factor(shape: tuple[int, ...]) -> None:
         assert torch.equal(got, want)
 
 
-def test_shapes_and_dtypes() -> None:
-    for shape in ((0, 3, 3), (2, 0, 3, 3), (0, 0), (4, 0, 0), (1, 1), (2, 3, 4, 4)):
-        A = cases.random(*shape).requires_grad_()
-        (g,) = torch.autograd.grad(special(A).sum(), A)
-        assert special(A).shape == g.shape == shape
-    for dtype in (torch.bfloat16, torch.float16):
-        A = cases.random(5, 3, 3).to(dtype)
-        assert special(A).dtype == dtype
-        assert torch.equal(special(A), special(A.float()).to(dtype))
-        assert gradient(A).dtype == dtype
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        A = cases.random(5, 3, 3).float()
-        torch.testing.assert_close(special(A), special(A.double()).float(), rtol=1e-5, atol=1e-5)
-    A = cases.random(3, 3, 6).mT[:, ::2]  # not contiguous
-    torch.testing.assert_close(special(A), special(A.contiguous()))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
-def test_the_ends_of_the_range(dtype: torch.dtype) -> None:
-    A = with_signed_values([3.0, 2.0, -0.7])
-    info = torch.finfo(dtype)
-    want, slope = special(A), gradient(A)
-    for scale in (1e-8, 1e8, info.tiny * 64, info.max / 4):
-        scaled = (A * scale).to(dtype).requires_grad_()
-        R = special(scaled)
-        assert cases.relative_error(R.detach(), want) < 1e3 * info.eps
-        (g,) = torch.autograd.grad((R * cases.random(3, 3, seed=9).to(dtype)).sum(), scaled, create_graph=True)
-        assert g.isfinite().all()
-        if 1e-30 < scale < 1e30:
-            assert cases.relative_error(g.detach().double() * scale, slope) < 1e3 * info.eps
-        (second,) = torch.autograd.grad(g.sum(), scaled)
-        assert second.isfinite().all()
-
-
-def test_transforms() -> None:
-    A, tangent = cases.random(3, 4, 4), cases.random(3, 4, 4, seed=1)
-    torch.testing.assert_close(torch.func.vmap(special)(A), special(A))
-    _, pushed = torch.func.jvp(special, (A,), (tangent,))
-    difference = (special(A + 1e-6 * tangent) - special(A - 1e-6 * tangent)) / 2e-6
-    torch.testing.assert_close(pushed, difference, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(torch.func.jacrev(special)(A[0]), torch.func.jacfwd(special)(A[0]))
-    with pytest.raises(NonFiniteError):
-        torch.func.grad(lambda A: special(A).sum())(torch.full((3, 3), torch.nan))
-    bad = A.clone()
-    bad[1, 0, 0] = torch.nan
-    sg.reset_counts()
-    R = torch.func.vmap(special)(bad)
-    assert R[1].isnan().all()
-    assert R[::2].isfinite().all()
-    assert sg.counts() == {"nonfinite_input": 1}
-
-
 @pytest.mark.parametrize("backend", slow_but(["aot_eager"], ["aot_eager", "inductor"]))
 def test_compiles_whole_and_counts(backend: str) -> None:
     A = torch.stack([with_signed_values(s) for s in ([3.0, 2.0, -0.7], [1.0, 1.0, 1.0], [1.0, 0.0, 0.0])]).requires_grad_()

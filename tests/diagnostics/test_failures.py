@@ -13,6 +13,7 @@ from support import cases
 from support.monitored import D, model
 
 
+@pytest.mark.usefixtures("without_native")
 def test_solver_failures_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     eigh, failing = torch.linalg.eigh, [False]
 

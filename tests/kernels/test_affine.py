@@ -1,4 +1,4 @@
-"""Passes over an input with a matrix for each group: twins against float64, kernels against twins, code for a real GPU."""
+"""Passes over an input with a matrix for each group: kernels against twins, code for a real GPU."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine, affine_launches
-from spectralgrad.kernels.affine import combine, transform, transform_sums
-from spectralgrad.kernels.moments import grouped_moments_twin
-from support import cases
+from spectralgrad.kernels import affine
+from spectralgrad.kernels.affine import transform
+from support import cases, passes
+from support.passes import grouped_moments_twin
 from support.triton_kernels import (
     LAYOUTS,
     SHAPES,
@@ -17,8 +17,6 @@ from support.triton_kernels import (
     compile_for_hopper,
     compiles,
     each_case,
-    each_layout,
-    each_shape,
     far_apart,
     features,
     in_interpreter,
@@ -38,28 +36,24 @@ def inputs(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor] = LA
     return {"x": x, "g": g, "A": A, "S": S, "mean": mean, "correction": correction, "bias": bias, "shift": shift}
 
 
-def grouped(x: Tensor, groups: int) -> Tensor:
-    return x.double().movedim(1, 0).reshape(groups, x.shape[1] // groups, -1)
-
-
-def column(v: Tensor, groups: int) -> Tensor:
-    return v.double().view(groups, -1, 1)
+def kernel_or_twin(name: str, end: str) -> Callable[..., object]:
+    return getattr(passes if end else affine, name + end)  # type: ignore[no-any-return]
 
 
 CALLS: dict[str, Callable[[Inputs, str], object]] = {
-    "transform": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], i["mean"], i["correction"], i["bias"]),
-    "transform plain": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], i["mean"], None, None),
-    "transform transposed": lambda i, end: getattr(affine, "transform" + end)(i["x"], i["A"], None, None, None, True),
-    "transform_sums": lambda i, end: getattr(affine, "transform_sums" + end)(
+    "transform": lambda i, end: kernel_or_twin("transform", end)(i["x"], i["A"], i["mean"], i["correction"], i["bias"]),
+    "transform plain": lambda i, end: kernel_or_twin("transform", end)(i["x"], i["A"], i["mean"], None, None),
+    "transform transposed": lambda i, end: kernel_or_twin("transform", end)(i["x"], i["A"], None, None, None, True),
+    "transform_sums": lambda i, end: kernel_or_twin("transform_sums", end)(
         i["g"], i["x"], len(i["A"]), i["mean"], i["correction"]
     ),
-    "transform_sums plain": lambda i, end: getattr(affine, "transform_sums" + end)(
+    "transform_sums plain": lambda i, end: kernel_or_twin("transform_sums", end)(
         i["g"], i["x"], len(i["A"]), i["mean"], None
     ),
-    "combine": lambda i, end: getattr(affine, "combine" + end)(
+    "combine": lambda i, end: kernel_or_twin("combine", end)(
         i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"]
     ),
-    "combine plain": lambda i, end: getattr(affine, "combine" + end)(
+    "combine plain": lambda i, end: kernel_or_twin("combine", end)(
         i["g"], i["x"], i["A"], i["S"], i["mean"], None, i["shift"]
     ),
 }
@@ -68,53 +62,6 @@ each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 def as_tuple(x: object) -> tuple[Tensor, ...]:
     return x if isinstance(x, tuple) else (x,)  # type: ignore[return-value]
-
-
-# The twins
-
-
-@each_layout
-@each_shape
-def test_twins(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) -> None:
-    i, groups = inputs(shape, d, laid), shape[1] // d
-    X = grouped(i["x"], groups) - column(i["mean"], groups) - column(i["correction"], groups)
-    G, A, S = grouped(i["g"], groups), i["A"].double(), i["S"].double()
-    y = transform(i["x"], i["A"], i["mean"], i["correction"], i["bias"])
-    torch.testing.assert_close(grouped(y, groups), A @ X + column(i["bias"], groups), rtol=1e-6, atol=1e-6)
-    y = transform(i["x"], i["A"], None, None, None, True)
-    assert cases.relative_error(grouped(y, groups), A.mT @ grouped(i["x"], groups)) < 1e-6
-    Q, s = transform_sums(i["g"], i["x"], groups, i["mean"], i["correction"])
-    assert cases.relative_error(s, G.sum(-1).flatten()) < 1e-6
-    torch.testing.assert_close(Q.double(), G @ X.mT, rtol=1e-6, atol=1e-5)
-    y = combine(i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"])
-    want = A.mT @ (G - column(i["shift"], groups)) + S @ X
-    assert cases.relative_error(grouped(y, groups), want) < 1e-6
-
-
-@each_call
-def test_memory_format(call: Callable[[Inputs, str], object]) -> None:
-    for name, laid in LAYOUTS.items():
-        i = inputs((3, 6, 4, 5), 3, laid)
-        for y in as_tuple(call(i, "")):
-            if y.ndim == 4:
-                assert y.is_contiguous() == (name != "channels last")
-                assert y.is_contiguous(memory_format=torch.channels_last) == (name == "channels last")
-
-
-def test_operators() -> None:
-    i = inputs((3, 6, 4, 5), 3, LAYOUTS["channels last"])
-    ops, checks = torch.ops.spectralgrad, ("test_schema", "test_faketensor")
-    torch.library.opcheck(
-        ops.grouped_transform.default, (i["x"], i["A"], i["mean"], None, i["bias"], True), test_utils=checks
-    )
-    torch.library.opcheck(
-        ops.grouped_transform_sums.default, (i["g"], i["x"], 2, i["mean"], i["correction"]), test_utils=checks
-    )
-    torch.library.opcheck(
-        ops.grouped_combine.default,
-        (i["g"], i["x"], i["A"], i["S"], i["mean"], i["correction"], i["shift"]),
-        test_utils=checks,
-    )
 
 
 # The kernels
@@ -185,7 +132,7 @@ def agree(call: Callable[[Inputs, str], object], i: Inputs) -> None:
 @in_interpreter
 def test_interpreted_large_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     """A matrix in more than one part, as in the largest tile, and a group that does not fill its tile."""
-    for table in (affine_launches.CONFIGS, affine_launches.COMBINE_CONFIGS):
+    for table in (affine.CONFIGS, affine.COMBINE_CONFIGS):
         monkeypatch.setitem(table, 64, table[64]._replace(depth=16))
     i = inputs((2, 40, 5, 5), 40)
     for call in ("transform", "transform transposed", "transform_sums", "combine"):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.kernels import affine, moments, tiles
+from support import passes as twins
 from support.gpu import error
 from support.passes import CASES, NAMES, Case, compile_all, passes
 from support.triton_kernels import far_apart
@@ -48,8 +49,8 @@ def test_beyond_32_bits() -> None:
     """One image with more than 2^31 numbers from its first to its last."""
     A, vector = torch.eye(3, device="cuda")[None].contiguous(), torch.ones(3, device="cuda")
     for x in far_apart(3, 5, device="cuda"):
-        for got, want in zip(moments.grouped_moments(x, 1), moments.grouped_moments_twin(x, 1), strict=True):
+        for got, want in zip(moments.grouped_moments(x, 1), twins.grouped_moments_twin(x, 1), strict=True):
             torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
         for name, given in (("transform", (x, A, vector, None, vector)), ("combine", (x, x, A, A, vector, None, vector))):
-            got, want = getattr(affine, name)(*given), getattr(affine, f"{name}_twin")(*given)
+            got, want = getattr(affine, name)(*given), getattr(twins, f"{name}_twin")(*given)
             assert error(got, want) <= LIMITS[x.dtype]

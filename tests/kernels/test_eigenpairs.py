@@ -1,5 +1,7 @@
 """The kernel for the gradient through eigenpairs, compiled for the CPU, against its plain-torch twin."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -59,7 +61,9 @@ def assert_same(
 
 @pytest.mark.parametrize("spectrum", [*cases.SPECTRA], ids=ident)
 @pytest.mark.parametrize("rule", RULES, ids=ident)
-def test_against_the_twin(rule: sg.Rule, spectrum: cases.Function, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_against_the_twin(
+    rule: sg.Rule, spectrum: Callable[[torch.Tensor], torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
     w = spectrum(6).repeat(2, 1)  # type: ignore[arg-type]
     gw, gV = cases.random(2, 6), cases.random(2, 6, 6, seed=1)
     assert_same(monkeypatch, w, cases.rotation(6, 2), gw, gV, rule, 1e-12)

@@ -1,18 +1,17 @@
-"""Grouped moments: the twin against float64, the kernel against the twin in Triton's interpreter, its code for a real GPU.
+"""Grouped moments: the kernel against the twin in Triton's interpreter, its code for a real GPU.
 
 The interpreter knows no precision modes and no races: test_cuda_passes.py looks at those on a GPU.
 """
-
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
 from spectralgrad.kernels import moments, tiles
-from spectralgrad.kernels.moments import grouped_moments, grouped_moments_twin
+from spectralgrad.kernels.moments import grouped_moments
 from support import cases
 from support.fake_gpu import hopper  # noqa: F401
+from support.passes import grouped_moments_twin
 from support.triton_kernels import (
     INTERPRETED,
     LAYOUTS,
@@ -21,8 +20,6 @@ from support.triton_kernels import (
     compile_for_hopper,
     compiles,
     each_case,
-    each_layout,
-    each_shape,
     far_apart,
     features,
     in_interpreter,
@@ -37,38 +34,6 @@ def assert_means_agree(mean: Tensor, correction: Tensor, x: Tensor) -> None:
     spread = X.std(1, correction=0) if X.shape[1] > 1 else torch.zeros_like(X[:, 0])
     error = (mean.double() + correction - X.mean(1)).abs()
     assert bool((error <= 4 * cases.eps(torch.float32) * spread).all()), (error / spread).max()
-
-
-# The twin
-
-
-@each_layout
-@each_shape
-def test_twin(shape: tuple[int, ...], d: int, laid: Callable[[Tensor], Tensor]) -> None:
-    x = laid(features(*shape))
-    mean, correction, scatter = grouped_moments_twin(x, shape[1] // d)
-    X = x.double().movedim(1, 0).reshape(shape[1] // d, d, -1)
-    torch.testing.assert_close(mean.double() + correction, X.mean(-1).flatten(), rtol=1e-13, atol=1e-13)
-    centred = X - X.mean(-1, keepdim=True)
-    assert cases.relative_error(scatter, centred @ centred.mT) < 1e-7
-    assert mean.dtype == scatter.dtype == torch.float32
-
-
-def test_float64_stays() -> None:
-    x = features(4, 6, 3).double()
-    mean, correction, scatter = grouped_moments(x, 2)
-    assert mean.dtype == correction.dtype == scatter.dtype == torch.float64
-    torch.testing.assert_close(scatter[0], torch.cov(x[:, :3].movedim(1, 0).flatten(1), correction=0) * 12)
-
-
-def test_operator() -> None:
-    """As torch.compile sees it: shapes, dtypes and strides of the results are known beforehand."""
-    for dtype in (torch.float64, torch.bfloat16):
-        torch.library.opcheck(
-            torch.ops.spectralgrad.grouped_moments.default,
-            (features(4, 6, 3).to(dtype), 2),
-            test_utils=("test_schema", "test_faketensor"),
-        )
 
 
 # How the work is shared out

@@ -1,5 +1,6 @@
 """The kernels for V f(L) V^T and its derivative, compiled for the CPU, against their plain-torch twin."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from spectralgrad.linalg.elementary import Exp, InverseSqrt, Log, Power, Sqrt
 from spectralgrad.linalg.precision import in_basis, sandwich
 from spectralgrad.linalg.scalars import Scalar
 from support import cases
+from support.catalogue import BY_NAME
 from support.on_cpu import on_cpu  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("on_cpu")
@@ -51,7 +53,7 @@ def assert_same(scalar: Scalar, w: Tensor, V: Tensor, G: Tensor, tolerance: floa
 
 @pytest.mark.parametrize("spectrum", SPECTRA, ids=ident)
 @pytest.mark.parametrize("scalar", SCALARS, ids=ident)
-def test_against_the_twin(scalar: Scalar, spectrum: cases.Function) -> None:
+def test_against_the_twin(scalar: Scalar, spectrum: Callable[[Tensor], Tensor]) -> None:
     if isinstance(scalar, InverseSqrt) and scalar.checked and spectrum is cases.rank_deficient:
         pytest.skip("checked means that there are no zeros")
     w = spectrum(6).repeat(2, 1)  # type: ignore[arg-type]
@@ -134,7 +136,7 @@ def test_public_functions_go_through_the_kernels(name: str, monkeypatch: pytest.
     calls: list[str] = []
     launch = spectral._launch
     monkeypatch.setattr(spectral, "_launch", lambda kind, *args: (calls.append(kind), launch(kind, *args))[1])
-    function, M, G = cases.FUNCTIONS[name], cases.random_covariance(5, 2), cases.random(2, 5, 5)
+    function, M, G = BY_NAME[name], cases.random_covariance(5, 2), cases.random(2, 5, 5)
 
     def derivatives() -> list[Tensor]:
         x = M.clone().requires_grad_()

@@ -1,7 +1,6 @@
 """`svd(full_matrices=True)`: the added columns are constants, and a gradient that reaches them is an error."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -11,14 +10,9 @@ import spectralgrad as sg
 from spectralgrad.errors import OptionError
 from support import cases
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 every_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 SHAPES = [(5, 3), (3, 5), (4, 4), (2, 5, 3), (5, 1), (0, 5, 3)]
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled_code() -> Any:
-    yield
-    torch.compiler.reset()
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor, seed: int = 5) -> Tensor:
@@ -68,21 +62,6 @@ def test_a_gradient_that_reaches_the_added_columns_is_an_error(dtype: torch.dtyp
 
 def leading(A: Tensor) -> Tensor:
     return sg.svd(A, full_matrices=True).U[..., :3].abs()
-
-
-def test_full_matrices_under_transforms() -> None:
-    A = cases.random(2, 5, 3)
-    torch.testing.assert_close(torch.vmap(leading)(A), leading(A))
-    torch.testing.assert_close(torch.func.jacrev(leading)(A[0]), torch.func.jacrev(lambda A: sg.svd(A).U.abs())(A[0]))
-    each = torch.vmap(torch.func.grad(lambda A: leading(A).pow(3).sum()))(A)
-    torch.testing.assert_close(each, torch.func.grad(lambda A: leading(A).pow(3).sum())(A))
-
-
-def test_full_matrices_forward_mode() -> None:
-    A, T = cases.random(5, 3), cases.random(5, 3, seed=1)
-    _, got = torch.func.jvp(leading, (A,), (T,))
-    _, want = torch.func.jvp(lambda A: sg.svd(A).U.abs(), (A,), (T,))
-    torch.testing.assert_close(got, want)
 
 
 def test_full_matrices_compile() -> None:

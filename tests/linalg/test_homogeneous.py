@@ -144,18 +144,31 @@ def test_what_plain_torch_gives_is_wrong() -> None:
     assert not all(g.isfinite().all() and g.any() for g in once(plain, far, 0, ONE))
 
 
+def test_what_vmap_returns_holds_no_graph() -> None:
+    far = [x[None] for x in at((1000, -500), arguments())]
+    found = torch.vmap(torch.func.grad(lambda *x: ours(*x)[0], argnums=(0, 1)))(*far)
+    assert not any(g.requires_grad for g in found)
+
+
 def test_gradcheck_of_batches_that_broadcast() -> None:
     A, B = leaves([cases.random(2, 1, 3, 2, seed=1), cases.random(3, 2, 2, seed=2)])
     assert gradcheck(ours, (A, B), check_forward_ad=True, check_batched_grad=True)
     assert gradgradcheck(ours, (A, B))
-    far = times(B.detach(), 700).requires_grad_()
-    for got, want, k in zip(
-        once(ours, [A, far], 1, torch.ones(2, 3).double()),
-        once(ours, [A, B], 1, torch.ones(2, 3).double()),
-        (0, -700),
-        strict=True,
-    ):
-        close(got, want, k)
+    ones = torch.ones(2, 3, dtype=torch.float64)
+    want = once(ours, [A, B], 1, ones)
+    for size, cotangent in ((700, 0), (0, 900)):  # B is far, or the cotangent alone
+        found = once(ours, [A, times(B.detach(), size)], 1, times(ones, cotangent))
+        for got, w, own in zip(found, want, (0, size), strict=True):
+            close(got, w, cotangent - own)
+
+
+def test_an_output_without_a_cotangent_does_not_drown_the_other() -> None:
+    given = leaves(at((1000, 500), arguments()))
+    y = ours(*given)
+    found = torch.autograd.grad(y, given, (torch.zeros_like(y[0]), times(ONE, -100)))
+    for got, want, own in zip(found, once(plain, arguments(), 1, ONE), (1000, 500), strict=True):
+        if own == 500:  # 2^-1100 is no number
+            close(got, want, -100 - own)
 
 
 @pytest.mark.parametrize("cotangent", [1.0, 1e200])

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.errors import NonFiniteError
 from support import cases
+from support.catalogue import BY_NAME, SQUARE, Case, each, having
 
 REAL = [torch.float32, torch.float64]
 DTYPES = [torch.float32, torch.float64, torch.complex64, torch.complex128]
@@ -190,32 +192,28 @@ def test_expm_that_overflows_leaves_the_other_slopes(w: list[float], slope: floa
 
 # A cotangent that is not finite: GradScaler relies on seeing it.
 
-PUBLIC: dict[str, Function] = cases.FUNCTIONS | {
-    "eigvalsh": sg.eigvalsh,
-    "eigenvectors": lambda M: sg.eigh(M)[1],
-    "svdvals": sg.svdvals,
-    "U": lambda M: sg.svd(M)[0],
-    "Vh": lambda M: sg.svd(M)[2],
-    "projector": lambda M: sg.projector(M, rank=2),
-    "UPLO": lambda M: sg.eigh(M, UPLO="L")[1],
-    "full_matrices": lambda M: sg.svd(M[..., :-1], full_matrices=True)[0][..., :-1],
+POINTWISE = {"eigh(vectors)": replace(BY_NAME["eigh"], of=lambda found: found[1])} | {
+    f"svd({i})": replace(BY_NAME["svd"], of=lambda found, i=i: found[i]) for i in (0, 2)
+}
+ALL = {
+    name: case
+    for name, case in having(but=("of scale", "real", "whole")).items()
+    if case.domain in (*SQUARE, "matrices") and case.input().ndim == 2 and not case.others(case.input())
 }
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("f", PUBLIC.values(), ids=PUBLIC)
-def test_a_broken_cotangent_breaks_the_gradient_of_its_matrix_alone(f: Function, bad: float) -> None:
+@each(ALL | POINTWISE)
+def test_a_broken_cotangent_breaks_the_gradient_of_its_matrix_alone(case: Case, bad: float) -> None:
     for scale in (1.0, 1e-30, 1e30):
         M = torch.diag(torch.tensor([1.5, 2.0, 3.0, 4.0])) * torch.ones(2, 1, 1)
-        if f is not sg.expm:
-            M = scale * M
-        M.requires_grad_()
+        M = (M if case.name == "expm" else scale * M)[..., : case.input().shape[-1]].requires_grad_()
         try:
-            y = f(M)
+            y = case(M)
         except NonFiniteError:  # a power, or a user's function, that overflows
             continue
         G = torch.ones(y.shape)
-        G[0].view(-1)[1] = bad
+        G[0].view(-1)[-1] = bad
         (got,) = torch.autograd.grad(y, M, G)
         assert not got[0].isfinite().all(), scale
         if scale == 1:

@@ -9,8 +9,6 @@ from torch.autograd import gradcheck, gradgradcheck
 import spectralgrad as sg
 from support import cases
 
-torch.set_num_threads(1)
-
 SHAPES = {"square": (3, 3), "tall": (4, 3), "wide": (3, 4)}
 DTYPES = [torch.float64, torch.complex128]
 
@@ -98,16 +96,3 @@ def test_finite_at_every_scale(scale: float, s: list[float], rtol: float | None)
             (first,) = torch.autograd.grad((P * cases.random(n, m, dtype=dtype)).real.sum(), A, create_graph=True)
             (second,) = torch.autograd.grad((first * cases.random(m, n, dtype=dtype)).real.sum(), A)
             assert all(x.isfinite().all() for x in (P, first, second))
-
-
-def test_scale_does_not_matter() -> None:
-    A = cases.random(4, 3)
-
-    def gradient(A: Tensor) -> Tensor:
-        A = A.requires_grad_()
-        return torch.autograd.grad((sg.pinv(A) * cases.random(3, 4, seed=2).to(A.dtype)).sum(), A)[0]
-
-    for scale in (1e-15, 1e-8, 1e8, 1e15):
-        scaled = (scale * A).float()
-        assert cases.relative_error(sg.pinv(scaled).double() * scale, sg.pinv(A)) < 1e-5
-        assert cases.relative_error(gradient(scaled).double() * scale**2, gradient(A.clone())) < 1e-5

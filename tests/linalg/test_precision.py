@@ -12,6 +12,7 @@ from torch import Tensor
 import spectralgrad as sg
 from spectralgrad.linalg.precision import hermitian_part, is_reduced, matmul, sandwich
 from support import cases
+from support.catalogue import definite, having
 from support.precision import matmul_precision
 
 FLOAT32 = cases.eps(torch.float32)
@@ -121,14 +122,14 @@ def test_sandwich_and_hermitian_part() -> None:
     assert torch.equal(hermitian_part(huge), huge)  # where a sum would overflow
 
 
-FUNCTIONS: dict[str, Callable[[Tensor], Any]] = {
-    "eigh": sg.eigh,
-    "eigh(Exact)": partial(sg.eigh, gradient=sg.Exact()),
+FUNCTIONS = {
+    **{
+        name: case.call
+        for name, case in having(but=("of scale", "real")).items()
+        if case.input is definite and not case.others(definite())
+    },
     "eigh(PowerIteration)": partial(sg.eigh, gradient=sg.PowerIteration(9)),
-    "svd": sg.svd,
-    "projector": partial(sg.projector, rank=2),
     "sqrtm(Lorentzian)": partial(sg.sqrtm, gradient=sg.Lorentzian()),
-    **{name: function for name, function in cases.FUNCTIONS.items() if "floor" not in name},
 }
 
 

@@ -196,13 +196,6 @@ def test_every_rule_has_its_own_gradient_across_a_close_cut() -> None:
     assert torch.equal(gradient(M, rank=2), gradient(M, rank=2, gradient=sg.Lorentzian()))
 
 
-def test_scale_does_not_matter() -> None:
-    M = with_values([1.0, 2.0, 4.0, 5.0])
-    for scale in (1e-8, 1e8):
-        torch.testing.assert_close(sg.projector(scale * M, rank=2), sg.projector(M, rank=2))
-        torch.testing.assert_close(scale * gradient(scale * M, rank=2), gradient(M, rank=2))
-
-
 # The papers' iterations
 
 
@@ -325,34 +318,6 @@ def test_the_smallest_by_the_papers_iterations() -> None:
     # Alg. 1 keeps one of the two largest here: the other counts as small.
     broken = sg.projector(M, rank=2, smallest=True, gradient=sg.PowerIteration(30, max_energy=0.6))
     assert float(broken.trace()) == pytest.approx(3)
-
-
-def test_transforms() -> None:
-    M = cases.random_covariance(4, 3)
-    E = cases.random(3, 4, 4)
-    E = E + E.mT
-
-    def function(M: Tensor) -> Tensor:
-        return sg.projector(M, rank=2)
-
-    torch.testing.assert_close(torch.func.vmap(function)(M), function(M))
-    _, pushed = torch.func.jvp(function, (M,), (E,))
-    difference = (function(M + 1e-6 * E) - function(M - 1e-6 * E)) / 2e-6
-    torch.testing.assert_close(pushed, difference, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("options", [{"rank": 2}, {"energy": 0.8}], ids=["rank", "energy"])
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiles_whole(backend: str, options: dict[str, Any]) -> None:
-    def function(M: Tensor) -> Tensor:
-        return sg.projector(M, **options)
-
-    M = cases.random_covariance(4, 2).requires_grad_()
-    compiled = torch.compile(function, fullgraph=True, backend=backend)
-    torch.testing.assert_close(compiled(M), function(M))
-    (got,) = torch.autograd.grad(compiled(M).pow(3).sum(), M)
-    (want,) = torch.autograd.grad(function(M).pow(3).sum(), M)
-    torch.testing.assert_close(got, want)
 
 
 @pytest.mark.parametrize("through", ["projector", "vectors"])

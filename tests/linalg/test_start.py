@@ -13,6 +13,7 @@ from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.linalg.solvers import jacobi
 from support import cases
 
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 STARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "good": lambda M: torch.linalg.eigh(M)[1],
     "identity": lambda M: torch.eye(M.shape[-1]),
@@ -24,12 +25,6 @@ STARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "Inf": lambda M: torch.full_like(M, math.inf),
     "one NaN": lambda M: torch.where(torch.ones_like(M).cumsum(-1).cumsum(-2) == 1, math.nan, torch.linalg.eigh(M)[1]),
 }
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled_code() -> Any:
-    yield
-    torch.compiler.reset()
 
 
 def hermitian(*batch: int, n: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:

@@ -220,30 +220,6 @@ def test_the_analytic_gradient_is_not_finite() -> None:
     assert not got.isfinite().all()
 
 
-def vectors(U: Tensor, S: Tensor, Vh: Tensor) -> tuple[Tensor, ...]:
-    """Does not change with the scale of the matrix, so that its gradient goes as 1/scale."""
-    return U.abs(), Vh.abs()
-
-
-@pytest.mark.parametrize("rule", [None, *cases.BOUNDED_RULES], ids=cases.ident)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)
-def test_scale_does_not_matter(dtype: torch.dtype, rule: sg.Rule | None) -> None:
-    for m, n in ((3, 3), (4, 3), (3, 4)):
-        A = with_singular_values([3.0, 2.0, 0.7], m, n).to(dtype)
-        want = gradient(A, rule, of=vectors)
-        for scale in (1e-8, 1e8):
-            got = gradient(scale * A, rule, of=vectors).double() * scale
-            assert cases.relative_error(got, want) <= 100 * cases.eps(dtype)
-
-
-@pytest.mark.parametrize(("dtype", "scale"), EXTREMES, ids=cases.ident)
-def test_scale_does_not_matter_where_squares_overflow(dtype: torch.dtype, scale: float) -> None:
-    for m, n in ((3, 3), (4, 3)):
-        A = with_singular_values([3.0, 2.0, 0.7], m, n).to(dtype)
-        got = gradient(scale * A, None, of=vectors).double() * scale
-        assert cases.relative_error(got, gradient(A, None, of=vectors)) <= 100 * cases.eps(dtype)
-
-
 def test_every_rule_has_its_own_gradient() -> None:
     A = with_singular_values([1.0, 1.0 - 1e-8, 0.5], 4)
     rules = [*cases.BOUNDED_RULES, sg.Lorentzian(rtol=1e-3), sg.Taylor(3), sg.Clip(30.0)]
@@ -264,10 +240,6 @@ def test_near_ties_are_bounded_by_the_rule() -> None:
     assert not analytic < 1e8
 
 
-def smooth(A: Tensor) -> Tensor:
-    return invariant(*sg.svd(A))[3]
-
-
 def test_a_threshold_is_relative_to_each_matrix_of_a_batch() -> None:
     A = cases.random(3, 4, 3) * torch.tensor([1.0, 30.0, 0.1], dtype=torch.float64)[:, None, None]
 
@@ -278,43 +250,3 @@ def test_a_threshold_is_relative_to_each_matrix_of_a_batch() -> None:
 
     torch.testing.assert_close(of(A), torch.stack([of(a) for a in A]), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(of(A[0]), 30 * of(30 * A[0]), rtol=1e-12, atol=1e-12)
-
-
-def test_transforms() -> None:
-    A, tangent = cases.random(3, 4, 3), cases.random(3, 4, 3, seed=1)
-    want = torch.stack([smooth(a) for a in A])
-    torch.testing.assert_close(torch.func.vmap(smooth)(A), want)
-    torch.testing.assert_close(torch.func.vmap(smooth, in_dims=1)(A.movedim(0, 1)), want)
-    value, pushed = torch.func.jvp(smooth, (A,), (tangent,))
-    torch.testing.assert_close(value, want)
-    difference = (smooth(A + 1e-6 * tangent) - smooth(A - 1e-6 * tangent)) / 2e-6
-    torch.testing.assert_close(pushed, difference, rtol=1e-6, atol=1e-7)
-    by_rows = torch.func.jacrev(smooth)(A[0])
-    torch.testing.assert_close(by_rows, torch.func.jacfwd(smooth)(A[0]))
-    torch.testing.assert_close(torch.einsum("ijkl,kl->ij", by_rows, tangent[0]), pushed[0])
-    each = torch.func.vmap(torch.func.grad(lambda a: smooth(a).pow(2).sum()))(A)
-    torch.testing.assert_close(each, torch.func.grad(lambda A: smooth(A).pow(2).sum())(A))
-
-
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-def test_compiles_whole(backend: str) -> None:
-    compiled = torch.compile(smooth, fullgraph=True, backend=backend)
-    A = cases.random(2, 4, 3).requires_grad_()
-    torch.testing.assert_close(compiled(A), smooth(A))
-    (got,) = torch.autograd.grad(compiled(A).pow(2).sum(), A)
-    (want,) = torch.autograd.grad(smooth(A).pow(2).sum(), A)
-    torch.testing.assert_close(got, want)
-
-
-def test_autocast_changes_nothing() -> None:
-    A = with_singular_values([3.0, 2.0, 0.7], 5).float().requires_grad_()
-    out = sg.svd(A)
-    weights = [cases.random(*x.shape, dtype=torch.float32, seed=i) for i, x in enumerate(out)]
-    (want,) = torch.autograd.grad(out, A, weights)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = sg.svd(A)
-        (got,) = torch.autograd.grad(inside, A, weights)
-    for x, y in zip(inside, out, strict=True):
-        assert torch.equal(x, y)
-    assert got.dtype == torch.float32
-    assert cases.relative_error(got, want) <= 10 * cases.eps(torch.float32)

@@ -15,11 +15,12 @@ from spectralgrad.nn import CovariancePool2d, DecorrelatedBatchNorm2d, PCADenois
 from support import cases
 from support.gpu import captured, error
 from support.precision import matmul_precision
+from support.routes import node_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("default")]  # torch's compiler warns about TF32
 
 Note = Callable[[str, object], None]
-FUSED = ("_WhitenBackward", "_NormalizeBackward")  # the whole step, or its ends
+FUSED = ("Whitened", "Normalized")  # the whole step, or its ends
 GROUP_SIZES = (4, 8, 16, 32, 64)
 
 
@@ -131,7 +132,7 @@ def compiled_and_eager(
             assert y.stride() == x.stride()
             results |= {f"y {step}": y.detach().clone(), f"dx {step}": x.grad.clone()}
             results |= {f"d{name} {step}": p.grad.clone() for name, p in layer.named_parameters()}
-        nodes.append(type(y.grad_fn).__name__)
+        nodes.append(node_of(y))
         found.append(results | {name: buffer.clone() for name, buffer in layer.named_buffers()})
     return found, nodes, counter["stats"]["unique_graphs"]
 
@@ -149,7 +150,7 @@ def test_compiled_steps_are_the_eager_ones(
     whiten = whitening_ops.whitening.forward
     monkeypatch.setattr(whitening_ops.whitening, "forward", lambda *args: (launched.append(True), whiten(*args))[1])
     (want, got), nodes, graphs = compiled_and_eager(options, dtype, last, mode)
-    assert nodes[0] == "_WhitenBackward"
+    assert nodes[0] == "Whitened"
     assert len(launched) >= 4 + (4 if mode is None else 1)  # four eager steps; replays of a graph do not come here
     assert graphs == 1
     assert got.keys() == want.keys()
@@ -207,7 +208,7 @@ def test_a_training_step(d: int, last: bool, record_property: Note) -> None:
         y = layer(given)
         grads = torch.autograd.grad(y, [given, *layer.parameters()], g.to(device, dtype))
         found.append([y.detach(), *grads, layer.running_covariance, layer.running_mean])
-        assert device == "cpu" or type(y.grad_fn).__name__ in FUSED
+        assert device == "cpu" or node_of(y) in FUSED
     names = ("y", "dx", "dweight", "dbias", "covariance", "mean")
     errors = dict(zip(names, map(error, *found), strict=True))
     for name, value in errors.items():
@@ -273,7 +274,7 @@ def test_a_step_with_a_kept_launch(d: int, memory: str) -> None:
         for which, value in ((layer, on_gpu), (exact, x.double())):
             leaf = value.detach().requires_grad_()
             y = which(leaf)
-            assert (type(y.grad_fn).__name__ == "_WhitenBackward") == y.is_cuda
+            assert (node_of(y) == "Whitened") == y.is_cuda
             found.append([y.detach(), *torch.autograd.grad(y, [leaf, *which.parameters()], g.to(y))])
         for got, want in zip(*found, strict=True):
             assert cases.relative_error(got.cpu(), want) < 1e-4

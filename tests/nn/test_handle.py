@@ -15,7 +15,7 @@ from torch.optim.swa_utils import update_bn
 
 from spectralgrad.errors import OptionError
 from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, convert_batchnorm
-from spectralgrad.nn.handle import BatchNormHandle
+from spectralgrad.nn.as_batch_norm import BatchNormHandle
 from support.features import Make, images
 from support.layers import EVERY, WHITENING, each_layer, trained
 
@@ -108,14 +108,13 @@ def test_the_handle_stands_for_its_own_layer(make: Make) -> None:
             handle(images())
 
 
-def test_a_layer_pickled_without_a_handle() -> None:
-    layer = EVERY["zca"]().eval()
-    state = layer.__getstate__()
-    state["_modules"] = {}
-    old = DecorrelatedBatchNorm2d.__new__(DecorrelatedBatchNorm2d)
-    old.__setstate__(state)
-    assert old.as_batch_norm.layer is old
-    assert not old.training
+@pytest.mark.parametrize("training", [True, False])
+def test_a_shallow_copy_keeps_its_mode(training: bool) -> None:
+    layer = EVERY["zca"]().train(training)
+    new = copy.copy(layer)
+    assert new.training == layer.training == new.as_batch_norm.training == training
+    assert new.as_batch_norm.layer is new
+    assert layer.as_batch_norm.layer is layer
 
 
 @each_layer

@@ -17,13 +17,14 @@ from torch.utils.checkpoint import checkpoint
 import spectralgrad as sg
 from spectralgrad.errors import NonFiniteError, ShapeError
 from spectralgrad.kernels import tiles
-from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, blocks, nodes, route
+from spectralgrad.nn import DecorrelatedBatchNorm1d, DecorrelatedBatchNorm2d, PCADenoise2d, route
+from spectralgrad.nn import passes as passes_over
 from spectralgrad.nn.base import BatchStatistics
 from support import cases
 from support.features import Make, images
 from support.layers import EVERY, each_layer, each_mode, trained
 from support.marks import slow_but
-from support.routes import one_node, plain, take
+from support.routes import node_of, one_node, plain, take
 from support.triton_kernels import in_interpreter
 
 RULES: dict[str, Make] = {
@@ -56,9 +57,8 @@ def passes(forced: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(module, name, record)
 
-    spy(route, "grouped_moments")
     for name in ("grouped_moments", "transform", "transform_sums", "combine"):
-        spy(nodes, name)
+        spy(passes_over, name)
     return seen
 
 
@@ -70,7 +70,7 @@ def results(layer: BatchStatistics, x: Tensor, is_fused: bool, monkeypatch: pyte
         take(patch, one_node if is_fused else plain)
         y = layer(x)
         (y * cases.random(*y.shape, seed=9).to(y)).sum().backward()
-    assert (type(y.grad_fn).__name__ in ("_NormalizeBackward", "_TransformBackward")) == is_fused
+    assert (node_of(y) in ("Normalized", "Transformed")) == is_fused
     found = {"y": y.detach(), "x": x.grad, **{f"gradient of {n}": p.grad for n, p in layer.named_parameters()}}
     if layer.last_covariance is not None:
         found["covariance"] = layer.last_covariance
@@ -183,7 +183,7 @@ def test_a_wrong_gradient_is_seen(name: str, fault: Any, forced: None, monkeypat
     layer = trained(EVERY["zca"]).train()
     layer.track_running_stats = False
     assert gradcheck(lambda x: layer(x).pow(3), images(2).requires_grad_())
-    monkeypatch.setattr(nodes, name, fault(getattr(nodes, name)))
+    monkeypatch.setattr(passes_over, name, fault(getattr(passes_over, name)))
     with pytest.raises(GradcheckError):
         gradcheck(lambda x: layer(x).pow(3), images(2).requires_grad_())
 
@@ -265,7 +265,7 @@ def test_memory_goes_with_the_output(forced: None) -> None:
         y = layer(x)
         node = y.grad_fn
         assert node is not None
-        small = weakref.ref(node.small)  # type: ignore[attr-defined]
+        small = weakref.ref(node.step)  # type: ignore[attr-defined]
         del node
         assert small() is not None
         y.sum().backward()
@@ -350,7 +350,7 @@ def test_compile_takes_the_plain_path(passes: list[str]) -> None:
 def test_the_cpu_takes_one_node_for_large_inputs(case: str, passes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     take(monkeypatch, route.route_of)
     x = images(dtype=torch.float32).requires_grad_()
-    monkeypatch.setattr(blocks, "LEAST", x.numel() + (case == "small"))
+    monkeypatch.setattr(passes_over, "LEAST", x.numel() + (case == "small"))
     layer = EVERY["zca"](dtype=torch.float64 if "float64" in case else None)
     layer(x).sum().backward()
     fused = ["grouped_moments", "transform", "transform_sums", "combine"]
@@ -365,7 +365,7 @@ def test_a_layer_on_another_device_is_torchs_to_refuse(
     """No pass gets an address that its device has not."""
     take(monkeypatch, route.route_of)
     x = images(dtype=torch.float32)
-    monkeypatch.setattr(blocks, "LEAST", x.numel())
+    monkeypatch.setattr(passes_over, "LEAST", x.numel())
     layer = DecorrelatedBatchNorm2d(x.shape[1], affine=affine, device="meta").train(training)
     with pytest.raises((RuntimeError, NotImplementedError)):
         layer(x)

@@ -9,18 +9,9 @@ from torch.autograd import gradcheck, gradgradcheck
 
 import spectralgrad as sg
 from support import cases
-from support.marks import slow_but
 from support.spd import EVERY, arguments, function
 
 each_function = pytest.mark.parametrize(("measure", "metric"), EVERY, ids=["-".join(each) for each in EVERY])
-CASES = {"-".join(each): each for each in EVERY}
-each_compiled = pytest.mark.parametrize("case", slow_but(("mean-affine",), CASES))
-
-
-@pytest.fixture(autouse=True)
-def _forget_compiled_code():
-    yield
-    torch.compiler.reset()
 
 
 def prepared(measure: str, metric: str, n: int = 3, dtype: torch.dtype = torch.float64) -> tuple[Callable[..., Any], Any]:
@@ -33,32 +24,6 @@ def prepared(measure: str, metric: str, n: int = 3, dtype: torch.dtype = torch.f
 def test_first_derivatives(measure: str, metric: str, dtype: torch.dtype) -> None:
     f, args = prepared(measure, metric, dtype=dtype)
     assert gradcheck(f, args, check_forward_ad=True, fast_mode=True)
-
-
-@each_function
-@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
-def test_a_batched_backward_pass(measure: str, metric: str, dtype: torch.dtype) -> None:
-    """Where nothing can be looked at, an iteration's residual included."""
-    f, args = prepared(measure, metric, dtype=dtype)
-    y = f(*args)
-    G = cases.random(4, *y.shape, dtype=y.dtype)
-    batched = torch.autograd.grad(y, args, G, is_grads_batched=True, retain_graph=True)
-    one_by_one = [torch.autograd.grad(y, args, g, retain_graph=True) for g in G]
-    for got, each in zip(batched, zip(*one_by_one, strict=True), strict=True):
-        torch.testing.assert_close(got, torch.stack(each), rtol=1e-9, atol=1e-11)
-
-
-@pytest.mark.parametrize("metric", ["affine", "logeuclid", "bures"])
-@pytest.mark.parametrize("measure", ["distance", "mean"])
-def test_batched_second_derivatives(measure: str, metric: str) -> None:
-    f, args = prepared(measure, metric, n=2)
-
-    def loss(*args: torch.Tensor) -> torch.Tensor:
-        return f(*args).pow(3).sum()
-
-    batched, plain = (torch.autograd.functional.hessian(loss, args, vectorize=fast) for fast in (True, False))
-    for got, expected in zip(batched, plain, strict=True):
-        torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
 
 @each_function
@@ -144,36 +109,3 @@ def test_second_derivatives_by_what_a_singular_matrix_is_made_of(measure: str) -
     f, (_, *others) = prepared(measure, "bures")
     samples = cases.random(3, 2, seed=7).requires_grad_()
     assert gradgradcheck(lambda X: f(X @ X.mT, *(x.detach() for x in others)), samples, check_fwd_over_rev=True)
-
-
-@each_function
-def test_vmap(measure: str, metric: str) -> None:
-    f, args = function(measure, metric), arguments(measure)
-    factor = torch.tensor([1.0, 1.5], dtype=torch.float64)
-    batch = tuple(factor.reshape(2, *(1,) * x.ndim) * x for x in args)
-    rows = list(zip(*batch, strict=True))
-    torch.testing.assert_close(torch.func.vmap(f)(*batch), torch.stack([f(*row) for row in rows]), rtol=1e-10, atol=1e-11)
-    gradient = torch.func.grad(lambda *x: f(*x).sin().sum())
-    want = torch.stack([gradient(*row) for row in rows])
-    torch.testing.assert_close(torch.func.vmap(gradient)(*batch), want, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("dynamic", [None, pytest.param(True, marks=pytest.mark.slow)])
-@each_compiled
-def test_compiles_in_one_graph(case: tuple[str, str], dynamic: bool | None) -> None:
-    f, args = prepared(*case)
-    compiled = torch.compile(f, fullgraph=True, backend="aot_eager", dynamic=dynamic)
-    want, found = f(*args), compiled(*args)
-    torch.testing.assert_close(found, want, rtol=1e-11, atol=1e-12)
-    G = cases.random(*want.shape, seed=9)
-    for x, y in zip(torch.autograd.grad(found, args, G), torch.autograd.grad(want, args, G), strict=True):
-        torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-10)
-
-
-def test_autocast_changes_nothing() -> None:
-    X = arguments("mean")[0].float()
-    want = sg.spd.mean(X)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = sg.spd.mean(X)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)

@@ -1,7 +1,6 @@
 """The lists that feed the tests: solvers, rules, spectra, functions, dtypes. A new one is tested by being listed."""
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -62,30 +61,6 @@ def rank_deficient(n: int) -> Tensor:
 SPECTRA = [separated, equal, repeated, near_equal, graded, rank_deficient]
 POSITIVE_SPECTRA = [separated, equal, repeated, near_equal, graded]
 SCALES = [1.0, 1e-8, 1e8]
-
-# Functions of a positive definite matrix, all with their exact gradient.
-Function = Callable[[Tensor], Tensor]
-FUNCTIONS: dict[str, Function] = {
-    "sqrtm": sg.sqrtm,
-    "inv_sqrtm": sg.inv_sqrtm,
-    "powm(0.3)": lambda M: sg.powm(M, 0.3),
-    "powm(-1.7)": lambda M: sg.powm(M, -1.7),
-    "powm(2.2)": lambda M: sg.powm(M, 2.2),
-    "logm": sg.logm,
-    "expm": sg.expm,
-    "spectral_map": lambda M: sg.spectral_map(M, lambda x: torch.sin(1.3 * x) + x.log()),
-    "sqrtm(floor)": lambda M: sg.sqrtm(M, floor=1.4142),
-    "inv_sqrtm(floor)": lambda M: sg.inv_sqrtm(M, floor=1.4142),
-    "sqrtm(NewtonSchulz)": lambda M: sg.sqrtm(M, solver=sg.NewtonSchulz()),
-    "inv_sqrtm(NewtonSchulz)": lambda M: sg.inv_sqrtm(M, solver=sg.NewtonSchulz()),
-    "inv_root(3)": lambda M: sg.inv_root(M, 3),
-    "inv_root(4)": lambda M: sg.inv_root(M, 4),
-    "inv_root(4, NewtonSchulz)": lambda M: sg.inv_root(M, 4, solver=sg.NewtonSchulz()),
-    "polar": sg.polar,
-    "singular_map": lambda M: sg.singular_map(M, lambda x: torch.sin(1.3 * x) + x**3),
-    "pinv": sg.pinv,
-    "polar(NewtonSchulz)": lambda M: sg.polar(M, solver=sg.NewtonSchulz()),
-}
 
 
 def generator(seed: int = 0) -> torch.Generator:

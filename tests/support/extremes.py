@@ -5,16 +5,13 @@ torch.linalg at scale 1 in float64, serves all scales: nothing has to be compute
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-import spectralgrad as sg
 from support import cases
+from support.catalogue import SQUARE, Case, several, turned, unsymmetric
 
-Function = Callable[[Tensor], Tensor]
 SCALES = {  # exponents k from the smallest denormal to where 4 2^k, the largest entry, just fits
     torch.float32: (-149, -140, -126, -100, -64, -20, 0, 20, 64, 100, 125),
     torch.float64: (-1074, -1060, -1022, -700, -300, -30, 0, 300, 700, 1000, 1021),
@@ -24,101 +21,17 @@ TOLERANCE = 300  # times eps: of well-conditioned matrices
 ONCE_MORE = 3  # times that for a second derivative, which divides once more; its reference rounds as much
 
 
-@dataclass(frozen=True)
-class Homogeneous:
-    """Ours, the same by torch.linalg, and the degree p; ``square``: of a positive definite matrix."""
-
-    ours: Function
-    reference: Function
-    degree: float
-    square: bool = True
-    logarithm: bool = False  # f(c x) = f(x) + log c
-    modulus: bool = (
-        False  # ours is |.| of a result: of complex numbers its own derivatives overflow where that one's are cut
-    )
-
-
-def torch_map(f: Function) -> Function:
-    def mapped(M: Tensor) -> Tensor:
-        w, V = torch.linalg.eigh(M)
-        return (V * f(w).unsqueeze(-2)) @ V.mH
-
-    return mapped
-
-
-def _vectors(eigh: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Function:
-    """|V|: eigenvectors without signs and phases. A sum of cut derivatives would overflow, so no product follows."""
-    return lambda M: eigh(M)[1].abs()
-
-
-def _triplets(svd: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]) -> Function:
-    def f(A: Tensor) -> Tensor:
-        U, _, Vh = svd(A)
-        return torch.cat([U.abs(), Vh.abs()], -2)
-
-    return f
-
-
-def _torch_polar(A: Tensor) -> Tensor:
-    U, _, Vh = torch.linalg.svd(A, full_matrices=False)
-    return U @ Vh
-
-
-def _torch_projector(M: Tensor) -> Tensor:
-    V = torch.linalg.eigh(M)[1][..., 1:]
-    return V @ V.mH
-
-
-def _power(alpha: float) -> Homogeneous:
-    return Homogeneous(lambda M: sg.powm(M, alpha), torch_map(lambda w: w**alpha), alpha)
-
-
-_NEWTON = sg.NewtonSchulz()
-FUNCTIONS: dict[str, Homogeneous] = {
-    "eigvalsh": Homogeneous(sg.eigvalsh, torch.linalg.eigvalsh, 1),
-    "eigh": Homogeneous(_vectors(sg.eigh), _vectors(torch.linalg.eigh), 0, modulus=True),
-    "eigh(Exact)": Homogeneous(
-        _vectors(lambda M: sg.eigh(M, gradient=sg.Exact())), _vectors(torch.linalg.eigh), 0, modulus=True
-    ),
-    "eigh(Jacobi)": Homogeneous(
-        _vectors(lambda M: sg.eigh(M, solver=sg.Jacobi())), _vectors(torch.linalg.eigh), 0, modulus=True
-    ),
-    "eigh(SVD)": Homogeneous(_vectors(lambda M: sg.eigh(M, solver=sg.SVD())), _vectors(torch.linalg.eigh), 0, modulus=True),
-    "svdvals": Homogeneous(sg.svdvals, torch.linalg.svdvals, 1, square=False),
-    "svd": Homogeneous(
-        _triplets(sg.svd), _triplets(lambda A: torch.linalg.svd(A, full_matrices=False)), 0, square=False, modulus=True
-    ),
-    "sqrtm": Homogeneous(sg.sqrtm, torch_map(torch.sqrt), 0.5),
-    "sqrtm(NewtonSchulz)": Homogeneous(lambda M: sg.sqrtm(M, solver=_NEWTON), torch_map(torch.sqrt), 0.5),
-    "inv_sqrtm": Homogeneous(sg.inv_sqrtm, torch_map(torch.rsqrt), -0.5),
-    "inv_sqrtm(NewtonSchulz)": Homogeneous(lambda M: sg.inv_sqrtm(M, solver=_NEWTON), torch_map(torch.rsqrt), -0.5),
-    "powm(-2)": _power(-2.0),
-    "powm(-1)": _power(-1.0),
-    "powm(0.3)": _power(0.3),
-    "powm(2)": _power(2.0),
-    "powm(3)": _power(3.0),
-    "inv_root(3)": Homogeneous(lambda M: sg.inv_root(M, 3), torch_map(lambda w: w ** (-1 / 3)), -1 / 3),
-    "inv_root(4, NewtonSchulz)": Homogeneous(
-        lambda M: sg.inv_root(M, 4, solver=_NEWTON), torch_map(lambda w: w**-0.25), -0.25
-    ),
-    "logm": Homogeneous(sg.logm, torch_map(torch.log), 0, logarithm=True),
-    "spectral_map(sqrt)": Homogeneous(lambda M: sg.spectral_map(M, torch.sqrt), torch_map(torch.sqrt), 0.5),
-    "spectral_map(1/x)": Homogeneous(lambda M: sg.spectral_map(M, torch.reciprocal), torch_map(torch.reciprocal), -1),
-    "projector": Homogeneous(lambda M: sg.projector(M, rank=2), _torch_projector, 0),
-    "polar": Homogeneous(sg.polar, _torch_polar, 0, square=False),
-    "polar(NewtonSchulz)": Homogeneous(lambda A: sg.polar(A, solver=_NEWTON), _torch_polar, 0, square=False),
-}
-
-
-def matrix(square: bool, dtype: torch.dtype) -> Tensor:
+def matrix(case: Case, dtype: torch.dtype) -> Tensor:
     """Whole numbers up to 4: three bits, which the smallest denormal can carry; eigenvalues from 1.3 to 4.8."""
-    if square:
+    if case.domain in SQUARE:
         M = torch.tensor([[4, 1, 0], [1, 3, 1], [0, 1, 2]], dtype=torch.complex128)
         turn = torch.tensor([[0, 1, 0], [-1, 0, 1], [0, -1, 0]], dtype=torch.complex128)
     else:
         M = torch.tensor([[4, 1, 0], [1, -3, 1], [0, 1, 2], [1, 0, 1]], dtype=torch.complex128)
         turn = torch.tensor([[0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 0]], dtype=torch.complex128)
-    return (M + 1j * turn).to(dtype) if dtype.is_complex else M.real.to(dtype)
+    M = (M + 1j * turn).to(dtype) if dtype.is_complex else M.real.to(dtype)
+    M = M[:3] if case.input is unsymmetric else M
+    return torch.stack([M, turned(M), turned(turned(M))]) if case.input is several else M
 
 
 def times(x: Tensor, k: float) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 from spectralgrad.kernels.cpu import load
 from support import cases
 
+NATIVE = ("eigh", "functions", "polar", "pullback", "svd")  # modules of spectralgrad.kernels.cpu
 DTYPES = [torch.float32, torch.float64]
 LIMIT = 10.0  # times n eps: residuals and orthogonality
 needs_native = pytest.mark.skipif(load.obstacle() is not None, reason=f"no native kernels: {load.obstacle()}")
@@ -91,3 +92,37 @@ def bits(x: Tensor) -> Tensor:
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
     return torch.equal(bits(a), bits(b))
+
+
+def general(m: int, n: int, dtype: torch.dtype) -> Tensor:
+    """Matrices (B, m, n) of every kind: ties, rank deficiency, graded by rows and columns, structured, of zeros and ones."""
+    k = min(m, n)
+    eye, ones = torch.eye(m, n, dtype=torch.float64), torch.ones(m, n, dtype=torch.float64)
+    rows, columns = (torch.logspace(0, -9, size, dtype=torch.float64) for size in (m, n))
+    plain = cases.random(4, m, n, seed=m)
+    upper = torch.triu(ones, 1)
+
+    def left(seed: int) -> Tensor:
+        return cases.rotation(m, 2, seed=seed)[..., :k]
+
+    def right(seed: int) -> Tensor:
+        return cases.rotation(n, 2, seed=seed + 1)[..., :k]
+
+    single = [
+        *(left(i) * w.abs() @ right(i).mT for i, w in enumerate(_spectra(k))),
+        torch.stack([0 * eye, eye, -eye, ones, eye.flip(0), eye - upper, eye + upper.tril(1)]),
+        plain,
+        plain * columns,
+        plain * rows.unsqueeze(-1),
+        plain * columns.flip(0),
+        plain * rows.flip(0).unsqueeze(-1),
+        plain * (torch.arange(n) != n // 2),
+        plain * (torch.arange(m) != 0).unsqueeze(-1),
+        cases.random(3, m, 1, seed=n) @ cases.random(3, 1, n, seed=m),
+    ]  # fmt: skip
+    whole = torch.cat(single)
+    size = whole.abs().amax((-2, -1), keepdim=True)
+    whole = whole / torch.where(size > 0, size, 1)
+    scaled = torch.cat([(whole * scale).to(dtype) for scale in _scales(dtype)])
+    binary = torch.randint(0, 2, (200, m, n), generator=cases.generator(n)).to(dtype)
+    return torch.cat([scaled, binary])[torch.randperm(len(scaled) + 200, generator=cases.generator(1))]

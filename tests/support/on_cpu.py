@@ -35,6 +35,7 @@ from spectralgrad.kernels import (
 )
 from spectralgrad.kernels.buffers import Memory
 from spectralgrad.kernels.launcher import _bytes
+from support.lanes import NATIVE
 
 HERE = Path(__file__).parent
 KERNELS = Path(spectralgrad.kernels.__file__).parent
@@ -112,6 +113,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config, tmp_pat
     monkeypatch.setattr(nvrtc, "for_clusters", lambda _: 0)
     monkeypatch.setattr(nvrtc, "lies_on_a_gpu", may_launch)
     monkeypatch.setattr(doors, "on_a_gpu", lambda _: True)
+    for name in NATIVE:
+        monkeypatch.setattr(f"spectralgrad.kernels.cpu.{name}.takes", lambda *_: False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     for module in (clouds, eigenpairs, jacobi, polar, power, qr, scale, small_svd, spectral, svd, syev):
         for cached in ("_kernel", "_compiled"):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine, moments
+from spectralgrad.kernels import affine, moments, tiles
 
 Pass = tuple[Callable[[], Any], Callable[[], Any]]  # kernel, twin
 MOST_PROCESSES = 14
@@ -63,21 +63,79 @@ def passes(case: Case, device: str = "cuda") -> dict[str, Pass]:
     groups = C // d
     A, S = (normal(groups, d, d, seed=seed, device=device) / d**0.5 for seed in (2, 3))
     bias, shift = (normal(C, seed=seed, device=device) for seed in (4, 5))
-    mean, rest, _ = moments.grouped_moments_twin(x, groups)
+    mean, rest, _ = grouped_moments_twin(x, groups)
     sums, combined = (g, x, groups, mean, rest), (g, x, A, S, mean, rest, shift)
     return {
-        "moments": (lambda: moments.grouped_moments(x, groups), lambda: moments.grouped_moments_twin(x, groups)),
+        "moments": (lambda: moments.grouped_moments(x, groups), lambda: grouped_moments_twin(x, groups)),
         "transform": (
             lambda: affine.transform(x, A, mean, rest, bias),
-            lambda: affine.transform_twin(x, A, mean, rest, bias),
+            lambda: transform_twin(x, A, mean, rest, bias),
         ),
         "transposed": (
             lambda: affine.transform(x, A, None, None, None, True),
-            lambda: affine.transform_twin(x, A, None, None, None, True),
+            lambda: transform_twin(x, A, None, None, None, True),
         ),
-        "sums": (lambda: affine.transform_sums(*sums), lambda: affine.transform_sums_twin(*sums)),
-        "combine": (lambda: affine.combine(*combined), lambda: affine.combine_twin(*combined)),
+        "sums": (lambda: affine.transform_sums(*sums), lambda: transform_sums_twin(*sums)),
+        "combine": (lambda: affine.combine(*combined), lambda: combine_twin(*combined)),
     }
+
+
+# The same in plain torch and float64: exact products whatever the precision flags say.
+
+
+def grouped(x: Tensor, groups: int) -> Tensor:
+    """(N, C, *) -> (groups, d, n) in float64."""
+    X = x.to(torch.float64).transpose(0, 1).flatten(1)
+    return X.reshape(groups, X.shape[0] // groups, X.shape[1])
+
+
+def ungrouped(Y: Tensor, given: Tensor) -> Tensor:
+    """The way back, in the shape, dtype and memory format of ``given``."""
+    y = Y.to(given.dtype).reshape(given.shape[1], given.shape[0], *given.shape[2:]).transpose(0, 1)
+    return y.contiguous(memory_format=tiles.memory_format(given))
+
+
+def grouped_moments_twin(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
+    dtype = tiles.statistics_dtype(x)
+    X = grouped(x, groups)  # (groups, d, n)
+    exact = X.mean(-1)
+    centred = X - exact.unsqueeze(-1)
+    scatter = torch.bmm(centred, centred.mT)
+    mean = exact.to(dtype)
+    return mean.flatten(), (exact - mean).to(dtype).flatten(), torch.lerp(scatter, scatter.mT, 0.5).to(dtype)
+
+
+def transform_twin(
+    x: Tensor, A: Tensor, mean: Tensor | None, correction: Tensor | None, bias: Tensor | None, transposed: bool = False
+) -> Tensor:
+    X = _centred(x, A.shape[0], mean, correction)  # (groups, d, n)
+    Y = torch.bmm((A.mT if transposed else A).to(X.dtype), X)
+    return ungrouped(Y if bias is None else Y + _column(bias, X), x)
+
+
+def transform_sums_twin(g: Tensor, x: Tensor, groups: int, mean: Tensor, correction: Tensor | None) -> tuple[Tensor, Tensor]:
+    dtype = tiles.statistics_dtype(x)
+    X, G = _centred(x, groups, mean, correction), grouped(g, groups)
+    return torch.bmm(G, X.mT).to(dtype), G.sum(-1).flatten().to(dtype)
+
+
+def combine_twin(
+    g: Tensor, x: Tensor, A: Tensor, S: Tensor, mean: Tensor, correction: Tensor | None, shift: Tensor
+) -> Tensor:
+    X, G = _centred(x, len(A), mean, correction), _centred(g, len(A), shift, None)
+    return ungrouped(torch.bmm(A.mT.to(G.dtype), G) + torch.bmm(S.to(X.dtype), X), x)
+
+
+def _column(v: Tensor, X: Tensor) -> Tensor:
+    """(C,) -> (groups, d, 1)"""
+    return v.to(X.dtype).view(*X.shape[:2], 1)
+
+
+def _centred(x: Tensor, groups: int, mean: Tensor | None, correction: Tensor | None) -> Tensor:
+    X = grouped(x, groups)
+    for part in (mean, correction):
+        X = X if part is None else X - _column(part, X)
+    return X
 
 
 def compile_part(part: int, parts: int) -> None:

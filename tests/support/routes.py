@@ -34,3 +34,8 @@ kernels: Choose = partial(route_of, takes=always, takes_step=single, compiles_st
 def take(patch: pytest.MonkeyPatch, choose: Choose) -> None:
     """Let every layer go the way that ``choose`` says."""
     patch.setattr(BatchStatistics, "forward", lambda layer, input: choose(layer, input).normalize(layer, input))
+
+
+def node_of(y: Tensor) -> str:
+    """What made ``y``: the name of a step of ours, or of autograd's own node."""
+    return type(getattr(y.grad_fn, "step", y.grad_fn)).__name__

@@ -286,13 +286,13 @@ def test_sections_for_a_gpu_make_their_rows(name: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(kernels, "queued_ms", clock)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     case = SMALL[name]
-    tables = [dict(config) for config in (kernels.affine_launches.SUM_CONFIGS, kernels.moments.CONFIGS)]
+    tables = [dict(config) for config in (kernels.affine.SUM_CONFIGS, kernels.moments.CONFIGS)]
     precision, fast = kernels.tiles.PRECISION, newton.iteration.FAST_FLOAT64
     rows = run.TASKS[case.section](case, CPU_DEVICE, INSTANT)
     assert [row.case for row in rows][: len(ROWS.get(name, []))] == ROWS.get(name, [])
     assert all(row.section == case.section and row.figure is not None and row.failed == {} for row in rows)
     # What was turned for the measurement is turned back.
-    assert tables == [dict(config) for config in (kernels.affine_launches.SUM_CONFIGS, kernels.moments.CONFIGS)]
+    assert tables == [dict(config) for config in (kernels.affine.SUM_CONFIGS, kernels.moments.CONFIGS)]
     assert (precision, fast) == (kernels.tiles.PRECISION, newton.iteration.FAST_FLOAT64)
     if name == "layouts":
         assert [row.target for row in rows] == [2.0, 2.0, None]

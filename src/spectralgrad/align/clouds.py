@@ -133,11 +133,11 @@ def _rigid(who: str, eps: float, of: Moments) -> tuple[Tensor, ...]:
 
 
 def _similar(who: str, eps: float, of: Moments) -> tuple[Tensor, ...]:
-    """R, R mx, s R mx, s (*B,), and 1 where all points of x coincide, else 0 (*B,)."""
+    """R, R mx, s R mx, s and whether all points of x coincide (*B,)."""
     A = _cross(of)
     R, turned = _turned(who, eps, of, A)
     s = torch.where(of.single_x, 0, (R * A).sum((-2, -1)) / torch.where(of.single_x, 1, of.variance))
-    return R, turned, s.unsqueeze(-1) * turned, s, of.single_x.to(s.dtype)
+    return R, turned, s.unsqueeze(-1) * turned, s, of.single_x
 
 
 def _cross(of: Moments) -> Tensor:
@@ -154,7 +154,7 @@ def _assembled(mean_y: Tensor, R: Tensor, turned: Tensor, *similar: Tensor, know
     """R and t = my - R mx; or R, t = my - s R mx and s. ``known``: whether sizes are ordinary."""
     if similar:
         stretched, s, single = similar
-        turned, s = torch.where((single != 0).unsqueeze(-1), turned, stretched), torch.where(single != 0, 1, s)
+        turned, s = torch.where(single.unsqueeze(-1), turned, stretched), torch.where(single, 1, s)
     # The difference may overflow last and nowhere before.
     (t,) = homogeneous(_difference, [(mean_y, 1), (turned, 1)], _common_scale, known=known, watched=False)
     return (R, t, s) if similar else (R, t)
@@ -203,7 +203,7 @@ def _rigid_scales(x: Tensor, y: Tensor, *w: Tensor) -> Scales:
 
 
 def _similar_scales(x: Tensor, y: Tensor, *w: Tensor) -> Scales:
-    return Scales((x, y, *w), (torch.zeros_like(x), x, y, y - x, torch.zeros_like(x)))
+    return Scales((x, y, *w), (torch.zeros_like(x), x, y, y - x, None))
 
 
 def _mean_scales(y: Tensor, *w: Tensor) -> Scales:

@@ -41,7 +41,9 @@ def function_value(
 def function_derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Given, G: Tensor) -> Tensor | None:
     """Its derivative V (F * (V^T sym(G) V)) V^T (*B, n, n), with the Loewner matrix F of f, or given (*B, n, n)."""
     twin = spectral if on_a_gpu(V) else functions
-    return twin.derivative(V, w, function, given and given(), G) if twin.runs_on(V) and may_launch(G) else None
+    if G.shape != V.shape or not may_launch(G) or not twin.runs_on(V):  # a kernel does not broadcast
+        return None
+    return twin.derivative(V, w, function, given and given(), G)  # type: ignore[no-any-return]
 
 
 def eigenpairs_pullback(
@@ -54,4 +56,6 @@ def eigenpairs_pullback(
 ) -> Tensor | None:
     """The gradient of a matrix from those of its eigenpairs, where autograd need not see what is done to them."""
     twin = eigenpairs if on_a_gpu(pairs[1]) else pullback
-    return twin.pullback(pairs, of, by, given and given(), scale_free, rounding) if twin.runs_on(pairs[1], *of) else None
+    if of.gV.shape != pairs[1].shape or not twin.runs_on(pairs[1], *of):
+        return None
+    return twin.pullback(pairs, of, by, given and given(), scale_free, rounding)  # type: ignore[no-any-return]

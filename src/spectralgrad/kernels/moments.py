@@ -13,7 +13,6 @@ from torch import Tensor
 from . import buffers, launches, tiles
 from .buffers import Memory, Part
 from .launches import Launch
-from .ops import opaque
 from .tiles import Config, Plan, Size
 
 # By tile size. Each warp holds its part of two operands of `block` samples, in registers and twice, high and low bits.
@@ -54,13 +53,6 @@ class Covariances(NamedTuple):
     shifted: Memory  # (groups, d, d): covariance + eps I
 
 
-def _fake(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    C, dtype = x.shape[1], tiles.statistics_dtype(x)
-    d = C // groups
-    return x.new_empty(C, dtype=dtype), x.new_empty(C, dtype=dtype), x.new_empty(groups, d, d, dtype=dtype)
-
-
-@opaque("grouped_moments(Tensor x, int groups) -> (Tensor, Tensor, Tensor)", _fake)
 def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     """Mean, its correction, and scatter of the samples of (N, C, *), in groups of C / groups channels.
 
@@ -69,22 +61,15 @@ def grouped_moments(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
     The correction is what rounding to float32 took from the mean.
 
     Args:
-        x: (N, C, *), with at least one sample; float32, bfloat16 or float16 for the kernel, any for the twin.
+        x: (N, C, *) that `tiles.fits`.
         groups: a divisor of C.
 
     Returns:
-        mean (C,), correction (C,) and scatter (groups, d, d), symmetric to the last bit, in float32, or float64 for
-        float64.
-
-    >>> mean, correction, scatter = grouped_moments(torch.tensor([[1.0, 2.0], [3.0, 2.0]]), 1)
-    >>> mean, scatter
-    (tensor([2., 2.]), tensor([[[2., 0.],
-             [0., 0.]]]))
+        mean (C,), correction (C,) and scatter (groups, d, d), symmetric to the last bit, in float32.
     """
-    if not tiles.fits(x, x.shape[1] // groups):
-        return grouped_moments_twin(x, groups)
-    mean, correction, scatter = _fake(x, groups)
     device, C = x.device.index, x.shape[1]
+    mean, correction = (x.new_empty(C, dtype=torch.float32) for _ in range(2))
+    scatter = x.new_empty(groups, C // groups, C // groups, dtype=torch.float32)
     plan, parts = _split_moments(tiles.readable(x), groups, device, C)
     merge = _merge("merge_moments", plan, device, C, groups, x.numel() // C)
     merge(device, *parts, mean, correction, scatter)
@@ -159,14 +144,3 @@ def merge_block(width: int, splits: int) -> tuple[int, int]:
     """How many splits the merging kernels read at a time, a power of two, and the warps for it."""
     block = min(_MERGE_ENTRIES // width, max(16, 1 << (splits.bit_length() - 1)))
     return block, max(4, block * width // _ENTRIES_OF_A_WARP)
-
-
-def grouped_moments_twin(x: Tensor, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`grouped_moments` in plain torch."""
-    dtype = tiles.statistics_dtype(x)
-    X = tiles.grouped(x, groups)  # (groups, d, n)
-    exact = X.mean(-1)
-    centred = X - exact.unsqueeze(-1)
-    scatter = torch.bmm(centred, centred.mT)
-    mean = exact.to(dtype)
-    return mean.flatten(), (exact - mean).to(dtype).flatten(), torch.lerp(scatter, scatter.mT, 0.5).to(dtype)

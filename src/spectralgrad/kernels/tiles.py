@@ -93,7 +93,7 @@ def _multiprocessors(index: int) -> int:
 
 
 def fits(x: Tensor, group_size: int) -> bool:
-    """Whether a kernel can take ``x`` (N, C, *) in groups of ``group_size`` channels; else the twin does."""
+    """Whether a kernel can take ``x`` (N, C, *) in groups of ``group_size`` channels."""
     if x.dtype not in DTYPES or not 0 < x.numel() // x.shape[1] <= MOST_SAMPLES:
         return False
     return group_size <= largest_group(x.device)
@@ -152,18 +152,6 @@ def memory_format(x: Tensor) -> torch.memory_format:
     if last is None or x.is_contiguous() or not x.is_contiguous(memory_format=last):
         return torch.contiguous_format
     return last
-
-
-def grouped(x: Tensor, groups: int) -> Tensor:
-    """(N, C, *) -> (groups, d, n) in float64, for the twins: exact products whatever the precision flags say."""
-    X = x.to(torch.float64).transpose(0, 1).flatten(1)
-    return X.reshape(groups, X.shape[0] // groups, X.shape[1])
-
-
-def ungrouped(Y: Tensor, given: Tensor) -> Tensor:
-    """The way back, in the shape, dtype and memory format of ``given``."""
-    y = Y.to(given.dtype).reshape(given.shape[1], given.shape[0], *given.shape[2:]).transpose(0, 1)
-    return y.contiguous(memory_format=memory_format(given))
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:

@@ -5,7 +5,7 @@
 A step of small matrices costs what its launches cost on the host; every addition, view and division of d x d numbers as an
 operation of its own costs as much as the whole decomposition. So they ride along with the kernels of moments.py, affine.py,
 jacobi.py and spectral.py, which also are how each part of this is tested, and launches go on by themselves once they were
-recorded (launcher.py). nn/nodes.py derives the gradient. The plain-torch twin is the general node there.
+recorded (launcher.py). nn/passes.py derives the gradient. The plain-torch twin is the general node there.
 """
 
 from functools import lru_cache, partial
@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import affine_launches, buffers, jacobi, launcher, moments, nvrtc, spectral, tiles
-from .affine_launches import AffineMap, InputMap, ParameterGradients, Samples, ScaledMatrix
+from . import affine, buffers, jacobi, launcher, moments, nvrtc, spectral, tiles
+from .affine import AffineMap, InputMap, ParameterGradients, Samples, ScaledMatrix
 from .buffers import Eigenpairs, Matrices, Part
 from .moments import Centre, Covariances, Running
 from .spectral import MatrixFunction, ScalarFunction, Scaled
@@ -110,7 +110,7 @@ def forward(x: Tensor, weight: Tensor | None, bias: Tensor | None, options: Step
     groups, eps, nonfinite, running, start = options
     x, C = tiles.readable(x), x.shape[1]
     d = C // groups
-    y, buffer = affine_launches.like(x), torch.empty(_total(C, d), dtype=torch.float32, device=x.device)
+    y, buffer = affine.like(x), torch.empty(_total(C, d), dtype=torch.float32, device=x.device)
     kept = Kept(buffer, groups, d, eps)
     *averages, momentum = running or _NO_RUNNING
     memory = (x, weight, bias, y, buffer, nonfinite, *averages, start)
@@ -131,7 +131,7 @@ def _launch_forward(
     moments.launch_covariances(x, groups, eps, filled, running)
     jacobi.launch(matrices, jacobi.Problem(M=step.shifted, start=start), root.pairs, nonfinite)
     spectral.launch_value(matrices, root, step.W, Scaled(weight=weight, out=step.B))
-    affine_launches.launch_transform(x, AffineMap(A=step.B, d=kept.d, centre=step.centre, bias=bias), y)
+    affine.launch_transform(x, AffineMap(A=step.B, d=kept.d, centre=step.centre, bias=bias), y)
 
 
 def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_input: bool) -> Gradients:
@@ -140,7 +140,7 @@ def backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, needs_inpu
         with torch.cuda.device(index):
             return backward(g, x, weight, kept, needs_input)
     g, x, buffer = tiles.readable(g), tiles.readable(x), kept.buffer
-    dx = affine_launches.like(x) if needs_input else None
+    dx = affine.like(x) if needs_input else None
     found = Gradients(dx, None if weight is None else torch.empty_like(weight), buffer.new_empty(x.shape[1]))
     memory = (g, x, weight, buffer, *found)
     of_g, of_x = (g.stride(), g.dtype), (x.shape, x.stride(), x.dtype)
@@ -154,11 +154,11 @@ def _launch_backward(g: Tensor, x: Tensor, weight: Tensor | None, kept: Kept, ou
     dW, dS, mean_of_g = buffers.parts(x, C * d, C * d, C)
     samples = Samples(g, x, d, step.centre)
     filled = ParameterGradients(A=dW, weight=out.weight, bias=out.bias, mean=mean_of_g)
-    affine_launches.launch_gradients(samples, ScaledMatrix(weight=weight, A=step.W), filled)
+    affine.launch_gradients(samples, ScaledMatrix(weight=weight, A=step.W), filled)
     if out.x is not None:
         # twice, for dS + dS^T: a spectral function's derivative is symmetric
         spectral.launch_derivative(kept.matrices, step.root(kept.eps), dW, dS, 2 / n)
-        affine_launches.launch_combine(samples, InputMap(A=step.B, S=dS, shift=mean_of_g), out.x)
+        affine.launch_combine(samples, InputMap(A=step.B, S=dS, shift=mean_of_g), out.x)
 
 
 @lru_cache

@@ -13,7 +13,7 @@ from torch import Tensor
 from spectralgrad.context import constant_when_compiled
 from spectralgrad.counters import device_counter
 
-from . import affine_launches, buffers, nvrtc, spectral, tiles, whitening
+from . import affine, buffers, nvrtc, spectral, tiles, whitening
 from .ops import differentiable, opaque, operator
 from .whitening import Step, StepOptions
 
@@ -35,7 +35,7 @@ def runs_on(kind: str, index: int | None, group_size: int) -> bool:
 
 def _whiten_fake(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float) -> tuple[Tensor, Tensor]:
     C = int(x.shape[1])
-    return affine_launches.like(x), x.new_empty(buffers.places(*whitening.sizes(C, C // groups))[1], dtype=torch.float32)
+    return affine.like(x), x.new_empty(buffers.places(*whitening.sizes(C, C // groups))[1], dtype=torch.float32)
 
 
 @opaque(
@@ -55,7 +55,7 @@ def _gradients_fake(
     g: Tensor, x: Tensor, weight: Tensor | None, kept: Tensor, groups: int, eps: float, needs_input: bool
 ) -> Three:
     C = int(x.shape[1])
-    dx = affine_launches.like(x) if needs_input else x.new_empty(0)
+    dx = affine.like(x) if needs_input else x.new_empty(0)
     return dx, kept.new_empty(0 if weight is None else C), kept.new_empty(C)
 
 
@@ -95,15 +95,14 @@ def whiten(x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, e
     return operator("whiten")(x, weight, bias, groups, eps)  # type: ignore[no-any-return]
 
 
-def statistics_of(kept: Tensor, groups: int, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """mean (C,), covariance and W (groups, d, d) of a step, from its buffer."""
+def statistics_of(kept: Tensor, groups: int, d: int) -> tuple[Tensor, Tensor]:
+    """mean (C,) and covariance (groups, d, d) of a step, from its buffer."""
     C = groups * d
-    mean, covariance, W = _places(C, d)
-    covariances, Ws = (kept.narrow(0, first, C * d).view(groups, d, d) for first in (covariance, W))
-    return kept.narrow(0, mean, C), covariances, Ws
+    mean, covariance = _places(C, d)
+    return kept.narrow(0, mean, C), kept.narrow(0, covariance, C * d).view(groups, d, d)
 
 
 @constant_when_compiled
-def _places(C: int, d: int) -> tuple[int, int, int]:
+def _places(C: int, d: int) -> tuple[int, int]:
     first = dict(zip(Step._fields, buffers.places(*whitening.sizes(C, d))[0], strict=True))
-    return first["mean"], first["covariance"], first["W"]
+    return first["mean"], first["covariance"]

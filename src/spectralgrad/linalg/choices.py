@@ -26,11 +26,8 @@ from typing import Literal, NamedTuple, TypeGuard
 import torch
 from torch import Tensor
 
-from spectralgrad.context import compiling
 from spectralgrad.errors import DtypeError, OptionError
-from spectralgrad.kernels import small_svd
 
-from . import polar_3x3
 from .power.deflation import PowerDeflation
 from .power.iteration import PowerIteration
 from .precision import widest
@@ -38,8 +35,9 @@ from .products.iteration import product_dtype
 from .products.newton_schulz import NewtonSchulz
 from .rules import Exact, Lorentzian, Rule
 from .scalars import Root, Scalar
-from .solvers import AUTO as AUTO  # of the default of every solver=
-from .solvers import SVD, Auto, Jacobi, Lapack, Solver
+from .solvers import AUTO as AUTO  # the default of every solver=
+from .solvers import SVD, Jacobi, Lapack, Solver
+from .solvers import Auto as Auto
 
 Gradient = Rule | PowerIteration
 EigenSolver = Solver | PowerDeflation
@@ -174,15 +172,9 @@ def for_one_polar(A: Tensor) -> Solver | NewtonSchulz:
     return _NEWTON if large and A.device.type == "cuda" and not A.is_complex() else AUTO
 
 
-def polar_way(A: Tensor, solver: Solver) -> Literal["kernel", "3 x 3", "svd"]:
-    """How the polar factors of ``A`` (*B, m, n) are taken: those of small real matrices on CUDA in one kernel, those of many
-    3 x 3 matrices on the CPU all at once, others through singular vectors.
-    """
-    if not isinstance(solver, Auto):
-        return "svd"
-    if not compiling() and small_svd.runs_on(A):
-        return "kernel"
-    return "3 x 3" if polar_3x3.takes(A) else "svd"
+def chooses_kernels(solver: RootSolver) -> bool:
+    """Whether a kernel may stand for the solver where one runs."""
+    return isinstance(solver, Auto)
 
 
 def is_exact(gradient: Gradient | None, solver: RootSolver) -> bool:
@@ -251,11 +243,23 @@ def takes_jacobi_kernel(gradient: Gradient | None, solver: RootSolver) -> bool:
     return isinstance(solver, (Auto, Jacobi)) and is_exact(gradient, solver)
 
 
-def for_covariance_root(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> RootSolver:
-    """The solver for a power of the covariance of ``X`` (*B, C, n): `Auto` takes square roots by products on a GPU whose
+class ForPower(NamedTuple):
+    """How a power of covariances is taken: by what, in which dtype, and whether its gradient is exact."""
+
+    gradient: Gradient | None
+    solver: RootSolver
+    dtype: torch.dtype
+    exact: bool
+
+
+def for_covariance_power(X: Tensor, power: float, gradient: Gradient | None, solver: RootSolver) -> ForPower:
+    """How the power of the covariance of ``X`` (*B, C, n) is taken: `Auto` takes square roots by products on a GPU whose
     float64 is fast."""
-    wants_root = power == 0.5 and isinstance(solver, Auto) and is_exact(gradient, solver)
-    return _NEWTON if wants_root and covariances_by_products(X) else solver
+    exact = is_exact(gradient, solver)
+    if power == 0.5 and isinstance(solver, Auto) and exact and covariances_by_products(X):
+        gradient, solver = None, _NEWTON
+    dtype = torch.promote_types(X.dtype, torch.float32)
+    return ForPower(gradient, solver, dtype if power == 1 else covariance_dtype(X, dtype, solver), exact)
 
 
 def covariances_by_products(X: Tensor) -> bool:

@@ -34,7 +34,6 @@ from spectralgrad.context import (
     may_read,
     readable,
     tracing,
-    without_hooks,
 )
 
 from .moves import held, moved
@@ -49,10 +48,10 @@ _ROOM = 4  # bits between gradients that are shortened and the largest number, s
 
 class Scales(NamedTuple):
     """Constants for each matrix (*B,): exponents of the inputs, divided by 2^down (None: by 1), and of the outputs,
-    multiplied by 2^up; and what f takes after its inputs."""
+    multiplied by 2^up (None: of an output without derivative); and what f takes after its inputs."""
 
     down: tuple[Tensor | None, ...]
-    up: tuple[Tensor, ...]
+    up: tuple[Tensor | None, ...]
     rest: tuple[Tensor, ...] = ()
 
 
@@ -91,7 +90,7 @@ def homogeneous(
     down = (*found.down, *(None,) * (len(others) + len(found.rest)))
     if traced:
         y = f(*(x if k is None else moved(x, -k) for x, k in zip(tensors + found.rest, down, strict=True)))
-        return tuple(moved(held(z), k) for z, k in zip(y, found.up, strict=True))
+        return tuple(z if k is None else moved(held(z), k) for z, k in zip(y, found.up, strict=True))
     return run(_Scaled(f, len(down)), *tensors, *found.rest, *down, *found.up)  # type: ignore[no-any-return]
 
 
@@ -139,6 +138,11 @@ def _largest(x: Sequence[Tensor], k: Sequence[Tensor], batch: int) -> Tensor:
     return torch.where((largest.abs() <= _ORDINARY[largest.dtype]) | largest.isinf(), 0, largest)
 
 
+def _batch(*exponents: Sequence[Tensor | None]) -> int:
+    """How many dimensions are the batch's: those of the outermost exponents. A set of matrices has more than its mean."""
+    return min(k.ndim for each in exponents for k in each if k is not None)
+
+
 def _are_batched(x: Sequence[Tensor]) -> bool:
     return any(map(in_batched_backward, x))
 
@@ -167,17 +171,17 @@ class _Scaled(Step):
             y = self.f(*(z if k is None else shifted(z, -k) for z, k in zip(x, down, strict=True)))
         if self.shortened:
             up = [_shortened(z, k) for z, k in zip(y, up, strict=True)]
-        return tuple(shifted(z, k) for z, k in zip(y, up, strict=True))
+        return tuple(z if k is None else shifted(z, k) for z, k in zip(y, up, strict=True))
 
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
         x, down, up = self._parts(kept)
         given = [i for i, g in enumerate(grads) if g is not None]
         wanted = tuple(needed[: self.count])
         g, q = [grads[i] for i in given], [up[i] for i in given]
-        T = _largest(g, q, q[0].ndim)
+        T = _largest(g, q, _batch(down, up))
         step = _Scaled(_Pull(self.f, tuple(given), wanted), len(x) + len(g), not _are_batched(g), self.checked)
         rise = (T if k is None else _beside(T, k) - k for k, want in zip(down, wanted, strict=True) if want)
-        found = iter(run(step, *x, *g, *down, *(T - k for k in q), *rise))
+        found = iter(run(step, *x, *g, *down, *(_beside(T, k) - k for k in q), *rise))
         return *(next(found) if want else None for want in wanted), *(None,) * (len(down) + len(up))
 
     def push(self, kept: Any, tangents: Any) -> Any:
@@ -185,10 +189,12 @@ class _Scaled(Step):
         moving = [i for i, t in enumerate(tangents[: self.count]) if t is not None]
         t = [tangents[i] for i in moving]
         sizes = [torch.zeros_like(up[0]) if down[i] is None else -down[i] for i in moving]
-        T = _largest(t, sizes, up[0].ndim)
-        step = _Scaled(_Push(self.f, self.count, tuple(moving)), len(x) + len(t), False, self.checked)
+        T = _largest(t, sizes, _batch(down, up))
+        following = tuple(i for i, k in enumerate(up) if k is not None)
+        step = _Scaled(_Push(self.f, self.count, tuple(moving), following), len(x) + len(t), False, self.checked)
         of_t = (_beside(T, k) - k for k in sizes)
-        return run(step, *x, *t, *down, *of_t, *(k + T for k in up))
+        found = iter(run(step, *x, *t, *down, *of_t, *(up[i] + _beside(T, up[i]) for i in following)))
+        return tuple(k if k is None else next(found) for k in up)
 
     def unchecked(self) -> "_Scaled":
         return replace(self, checked=False)
@@ -211,30 +217,35 @@ class _Pull:
             return tuple(y[i] for i in self.given)
 
         moving = [z for z, want in zip(x, self.wanted, strict=True) if want]
-        if in_torch_func():
-            return vjp(outputs, moving, g)
-        with torch.enable_grad(), without_hooks():
-            leaves = [z.view_as(z) if z.requires_grad else z.detach().requires_grad_() for z in moving]
-            y = outputs(*leaves)
-        changing = [(z, each) for z, each in zip(y, g, strict=True) if z.requires_grad]
-        if not changing:  # derivatives of what is linear
-            return tuple(map(torch.zeros_like, moving))
-        y, g = zip(*changing, strict=True)
-        again = torch.is_grad_enabled()
-        return torch.autograd.grad(y, leaves, g, create_graph=again, allow_unused=True, materialize_grads=True)
+        if _are_batched(g):  # which torch.func does not take
+            with torch.enable_grad():
+                leaves = [z.view_as(z) if z.requires_grad else z.detach().requires_grad_() for z in moving]
+                y = outputs(*leaves)
+            return torch.autograd.grad(y, leaves, g, allow_unused=True, materialize_grads=True)
+        found = vjp(outputs, moving, g)
+        # Under vmap's rule grad mode may be on where nothing asks for a gradient: what comes out must hold no graph.
+        again = in_torch_func() or (torch.is_grad_enabled() and any(z.requires_grad for z in both))
+        return found if again else tuple(z.detach() for z in found)
 
 
 @dataclass(frozen=True)
 class _Push:
-    """From inputs and the tangents of those that are ``moving`` to the tangents of the outputs."""
+    """From inputs and the tangents of those that are ``moving`` to those of the outputs that are ``following``."""
 
     f: Map
     count: int
     moving: tuple[int, ...]
+    following: tuple[int, ...]
 
     def __call__(self, *both: Tensor) -> tuple[Tensor, ...]:
-        tangents = dict(zip(self.moving, both[self.count :], strict=True))
-        return jvp_by_vjps(self.f, both[: self.count], [tangents.get(i) for i in range(self.count)])
+        x, tangents = both[: self.count], both[self.count :]
+
+        def outputs(*moving: Tensor) -> tuple[Tensor, ...]:
+            now = dict(zip(self.moving, moving, strict=True))
+            y = self.f(*(now.get(i, z) for i, z in enumerate(x)))
+            return tuple(y[i] for i in self.following)
+
+        return jvp_by_vjps(outputs, [x[i] for i in self.moving], tangents)
 
 
 @dataclass(frozen=True)
@@ -259,8 +270,7 @@ class _Watch(Step):
         up = [looked[0].new_zeros(batch, dtype=looked[0].real.dtype)] * self.count
         x, count = _broadcast(kept, self.ranks), len(kept)
         found = _Scaled(self.f, count).pull((*x, *(None,) * count, *up), grads, (*needed[self.count :], *(False,) * count))
-        summed = (g if g is None else g.sum_to_size(z.shape) for g, z in zip(found, kept, strict=False))
-        return *(None,) * self.count, *summed
+        return *(None,) * self.count, *found[:count]  # autograd sums over what was expanded
 
     def push(self, kept: Any, tangents: Any) -> Any:
         return tuple(t if t is None else added(t) for t in tangents[: self.count])

@@ -6,15 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from spectralgrad.context import differentiated_again, in_batched_backward
-
-from .node import Some, Step, added, run
-from .precision import matmul
-from .scaling import bounded, exponent, largest_number, on_parts, shifted
+from .node import Some, Step, run
+from .scaling import bounded, largest_number, on_parts, shifted
 
 REAL_DTYPE = {torch.complex64: torch.float32, torch.complex128: torch.float64}  # Dynamo does not know dtype.to_real()
 _SHARE = {torch.float32: 1 / 8, torch.float64: 1}  # of float64's exponents: as much of its bits is held
-_BITS = 1023  # of the largest number of float64
 _TWICE = 200  # bits between the slopes of second derivatives that are held and the largest number
 
 
@@ -28,21 +24,6 @@ def moved(x: Tensor, k: Tensor) -> Tensor:
     return run(_MOVE, x, k)  # type: ignore[no-any-return]
 
 
-def moved_first(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for an input; its gradient is scaled like an output, by `moved_last`, where it is differentiated again."""
-    return run(_MoveFirst(most), x, k)  # type: ignore[no-any-return]
-
-
-def moved_last(x: Tensor, k: Tensor, most: int) -> Tensor:
-    """`moved` for an output; in derivatives k counts as less where slopes would be more than 2^most, so that sums of them
-    have room.
-
-    They are shorter than they should be there, and of the right direction: of each matrix all entries are.
-    """
-    near: Tensor = run(_MoveNear(most), held(x, _BITS - most), k)
-    return (near - near.detach()) + moved(x.detach(), k)
-
-
 def held(x: Tensor, bits: int = 128) -> Tensor:
     """x, with a gradient cut to 2^-bits times the largest number, so that the next steps cannot overflow. NaN stays.
 
@@ -50,11 +31,6 @@ def held(x: Tensor, bits: int = 128) -> Tensor:
     the bits, as it has an eighth of the exponents.
     """
     return run(_Hold(bits), x)  # type: ignore[no-any-return]
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """a b for real a (*B, m, k), b (*B, k, n) of one batch; here and in every derivative what overflows is cut, last."""
-    return run(_PRODUCT, a, b)  # type: ignore[no-any-return]
 
 
 class _Move(Step):
@@ -70,35 +46,6 @@ class _Move(Step):
 
     def push(self, kept: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
         return moved(tangents[0], kept[0])
-
-
-@dataclass(frozen=True)
-class _MoveFirst(_Move):
-    """x 2^k, whose gradient is scaled like an output."""
-
-    most: int
-
-    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
-        (k,), (g,) = kept, grads
-        return moved_last(g, k, self.most) if differentiated_again() else moved(g, k), None
-
-
-@dataclass(frozen=True)
-class _MoveNear(_MoveFirst):
-    """x 2^k with k of at most ``most``, whose gradients g 2^k are at most 2^most too."""
-
-    def value(self, x: Tensor, k: Tensor) -> Tensor:
-        return shifted(x, k.clamp(max=self.most))
-
-    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
-        (k,), (g,) = kept, grads
-        if not in_batched_backward(g):  # where nothing can be scaled
-            size = g.detach()
-            k = torch.minimum(k, self.most - exponent(size.unsqueeze(-1), size.ndim - k.ndim + 1).clamp(min=0))
-        return moved(g, k.clamp(max=self.most)), None
-
-    def push(self, kept: Sequence[Tensor], tangents: Sequence[Tensor]) -> Tensor:
-        return run(self, tangents[0], kept[0])  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -144,21 +91,4 @@ class _Cast(Step):
         return cast(tangents[0], self.dtype)
 
 
-class _Product(Step):
-    """a b."""
-
-    def value(self, a: Tensor, b: Tensor) -> Tensor:
-        p, q = exponent(a), exponent(b)
-        return shifted(matmul(shifted(a, -p), shifted(b, -q)), p + q)
-
-    def pull(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
-        (a, b), (g,) = kept, grads
-        return product(g, b.mT), product(a.mT, g)
-
-    def push(self, kept: Sequence[Tensor], tangents: Some) -> Tensor:
-        (a, b), (da, db) = kept, tangents
-        by_a = None if da is None else product(da, b)
-        return by_a if db is None else added(by_a, product(a, db))  # type: ignore[return-value]
-
-
-_MOVE, _PRODUCT = _Move(), _Product()
+_MOVE = _Move()

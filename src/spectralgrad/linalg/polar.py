@@ -32,11 +32,11 @@ from spectralgrad.counters import count_on_device, device_counter
 from spectralgrad.errors import DefinitenessError
 from spectralgrad.kernels import polar as polar_kernel
 from spectralgrad.kernels import small_svd
+from spectralgrad.kernels.cpu import polar as native_polar
 from spectralgrad.validation import adjoint, as_matrix, require_finite
 
-from . import polar_3x3
-from .calculus import AtScale1, Factors, Potential, evaluate
-from .choices import AUTO, for_polar, polar_way
+from .calculus import AtScale1, Factors, Potential, evaluate, first_derivative
+from .choices import AUTO, chooses_kernels, for_polar
 from .moves import cast, moved
 from .node import Shortcut, Some, run
 from .precision import hermitian_part, matmul
@@ -122,14 +122,9 @@ class BySVD(_Polar):
 
     def first_in_kernel(self, factors: Factors, E: Tensor) -> Tensor | None:
         kernel = _derivative_kernel(factors[0])
-        if kernel is None or not has_memory(E):
+        if kernel is None or E.shape != factors[0].shape or not has_memory(E):
             return None
         return kernel(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
-
-    def first(self, factors: Factors, E: Tensor) -> Tensor:
-        if polar_3x3.takes(E) and all(map(may_read, factors)):
-            return polar_3x3.derivative(small_svd.Polar(*factors), E, rounding_unit(E, self.eps))
-        return super().first(factors, E)
 
     def at_scale_1(self, factors: Factors) -> AtScale1:
         Q, S, V = factors
@@ -172,7 +167,8 @@ class _InKernel(Shortcut):
     def pull_shortly(self, kept: Sequence[Tensor], grads: Sequence[Tensor], needed: Sequence[bool]) -> Some:
         kernel = _derivative_kernel(kept[0])
         assert kernel is not None
-        return (kernel(self.factors, grads[0], rounding_unit(grads[0], self.potential.eps)),)
+        D = kernel(self.factors, grads[0], rounding_unit(grads[0], self.potential.eps))
+        return (first_derivative(self.potential, self.factors, grads[0]) if D is None else D,)
 
 
 def polar_factors(
@@ -182,20 +178,13 @@ def polar_factors(
 
     ``event``: the count of matrices whose Q is not unique, to ``eps``; None counts none.
     """
-    way = polar_way(A, solver)
-    if way == "kernel":
+    if chooses_kernels(solver) and not compiling() and small_svd.runs_on(A):
         if check:
             require_finite(who, A, "A")
         not_unique = None if event is None else device_counter(event, A.device)
         return small_svd.polar(A, special, rounding_unit(A, eps), device_counter("nonfinite_input", A.device), not_unique)
-    found = polar_3x3.polar(A, special) if way == "3 x 3" else None
-    if found is None:
-        factors = _factors_by_svd(who, A, solver, check, special)
-    else:
-        factors, poor = found
-        if bool(poor.any()):
-            for all_of_it, some in zip(factors, _factors_by_svd(who, A[poor], solver, check, special), strict=True):
-                all_of_it[poor] = some
+    found = native_polar.polar(A, special) if chooses_kernels(solver) and native_polar.runs_on(A) else None
+    factors = _factors_by_svd(who, A, solver, check, special) if found is None or found[1] else found[0]
     S = factors.sigma
     if event is not None and S.shape[-1] > (1 if special else 0):
         last = S[..., -2:].sum(-1) / 2 if special else S[..., -1]
@@ -221,10 +210,12 @@ def rounding_unit(A: Tensor, eps: float | None) -> float:
     return float(torch.finfo(A.dtype).eps) if eps is None else eps
 
 
-def _derivative_kernel(Q: Tensor) -> Callable[[small_svd.Polar, Tensor, float], Tensor] | None:
-    """What takes the derivative of polar factors like ``Q`` (*B, m, n) on a GPU; None leaves it to plain torch."""
+def _derivative_kernel(Q: Tensor) -> Callable[[small_svd.Polar, Tensor, float], Tensor | None] | None:
+    """The kernel for the derivative of polar factors like ``Q`` (*B, m, n); None leaves it to plain torch."""
     if compiling():
         return None
+    if native_polar.differentiates(Q):
+        return native_polar.derivative
     if small_svd.runs_on(Q):
         return small_svd.derivative
     return polar_kernel.derivative if polar_kernel.runs_on(Q) else None

@@ -60,7 +60,7 @@ class Cut:
 
 
 @dataclass(frozen=True)
-class _Projector(Potential):
+class Projector(Potential):
     """Factors: eigenvalues (*B, n), and eigenvectors (*B, n, n), the handle."""
 
     cut: Cut
@@ -175,7 +175,7 @@ def projector(
     cut = Cut(n - rank if smallest and rank is not None else rank, energy)
     choice = for_eigenpairs("projector", gradient, solver)
     if choice.way == "rule" and through == "projector":
-        P = evaluate(_Projector(cut, choice.rule, choice.solver, tolerance=tolerance), X)
+        P = evaluate(Projector(cut, choice.rule, choice.solver, tolerance=tolerance), X)
     else:
         P = _through_pairs(X, cut, choice, tolerance)
     if smallest:

@@ -117,10 +117,13 @@ class Scalar(ABC):
     Args:
         floor: eigenvalues below it are replaced by it and have derivative 0; None for no clamping.
         checked: `require` has passed, so that there is nothing left to clamp at the border of the domain.
+        name, advice: for the error that `require` raises: of the matrix, and what to do.
     """
 
     floor: float | None = None
     checked: bool = False
+    name: str = "M"
+    advice: str = FLOOR_ADVICE
 
     lowest_floor = -math.inf  # a floor must lie above it
     can_overflow: ClassVar[bool] = False  # f of a finite eigenvalue
@@ -270,7 +273,7 @@ class Positive(Scalar):
 
     def require(self, who: str, w: Tensor, eps: float) -> None:
         if self.floor is None:
-            require_positive(who, w, FLOOR_ADVICE)
+            require_positive(who, w, self.advice, self.name)
 
     def border(self, w: Tensor) -> tuple[Tensor, Tensor] | None:
         limits = torch.finfo(w.dtype)

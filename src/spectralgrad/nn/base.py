@@ -1,10 +1,10 @@
-"""What the layers with batch statistics share with torch.nn.BatchNorm: the module, its state, its checks."""
+"""Layers with batch statistics: what normalises by them, and as a module what torch.nn.BatchNorm has, state and checks."""
 
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -12,18 +12,152 @@ from torch import Tensor
 from torch.fx import Proxy
 from torch.nn import Module, Parameter, SyncBatchNorm, init
 
-from spectralgrad.context import compiling, exporting, foreach_lerp_, in_backward, is_transformed, kept_whole, tracing
-from spectralgrad.errors import OptionError
+from spectralgrad.context import (
+    compiling,
+    exporting,
+    exporting_to_onnx,
+    foreach_lerp_,
+    is_transformed,
+    kept_whole,
+    tracing,
+)
+from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
+from spectralgrad.kernels.whitening import Kept, StepOptions
+from spectralgrad.linalg.choices import RootSolver, is_plain_products
 from spectralgrad.linalg.precision import in_widest
-from spectralgrad.validation import is_number, is_whole
+from spectralgrad.validation import REAL, is_number, is_whole, overflow_advice, require_finite, require_real
 
-from .checkpoint import translated
-from .handle import BatchNormHandle, group_from_sync
-from .normalizer import BatchMap, Normalizer, require_features, require_groups
+from .as_batch_norm import BatchNormHandle, group_from_sync, translated
 from .ranks import Share, require_agreement
 from .route import route_of, working_dtype
 
 _HANDLE = "as_batch_norm"  # the child's name
+
+
+class BatchMap(NamedTuple):
+    """What a layer makes of a batch's scatter.
+
+    Args:
+        A: the map, (groups, d, d), or its diagonal (groups, d).
+        covariance: (groups, d, d), to be monitored.
+        running: new values for the running buffers, by name.
+        pullback: dA -> dS + dS^T, where that is known without a graph; None leaves it to autograd.
+    """
+
+    A: Tensor
+    covariance: Tensor
+    running: dict[str, Tensor]
+    pullback: Callable[[Tensor], Tensor] | None = None
+
+
+class Normalizer:
+    """y = weight * A (x - mean) + bias, with A and mean from statistics.
+
+    A subclass says how: `from_batch`, and `from_running` if it has running statistics. No attribute has a default here: it
+    would hide a module's buffer or parameter of that name.
+    """
+
+    num_features: int
+    group_size: int
+    eps: float
+    momentum: float | None
+    training: bool
+    process_group: Any
+    running_mean: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+    solver: RootSolver
+
+    who: ClassVar[str]  # its name in the errors: that of the class, unless the class says otherwise
+    argument = "input"  # and its argument's
+    few_samples = "when training, got input", ", or call eval()"  # in the error for a single sample
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "who" not in vars(cls):
+            cls.who = cls.__name__
+
+    @property
+    def groups(self) -> int:
+        return self.num_features // self.group_size
+
+    # What a subclass gives.
+
+    @abstractmethod
+    def from_batch(self, scatter: Tensor, samples: int | Tensor, looked: bool = False) -> BatchMap:
+        """The map from the scatter (groups, d, d) of ``samples`` samples, by operations that autograd can follow.
+
+        From the scatter alone: the routes give a gradient to nothing else. ``looked``: it may be looked at, and is finite.
+        """
+
+    def from_batch_in_node(self, scatter: Tensor, samples: int) -> BatchMap:
+        """`from_batch` inside an autograd node: with a pullback, where the layer knows one."""
+        return self.from_batch(scatter, samples)
+
+    def from_running(self, dtype: torch.dtype) -> Tensor:
+        """A from the running buffers, at least in ``dtype``."""
+        raise NotImplementedError
+
+    # What a subclass gives whose training step kernels/whitening.py can do as a whole.
+
+    def is_kernel_step(self, input: Tensor) -> bool:
+        """Whether that is all that the options and the state of this layer ask for."""
+        return False
+
+    def step_options(self, input: Tensor) -> StepOptions:
+        """What it asks of such a step."""
+        raise NotImplementedError
+
+    def remember_step(self, kept: Kept) -> None:
+        """`remember` after such a step, which has moved the running values already."""
+        raise NotImplementedError
+
+    # What the routes ask for.
+
+    @property
+    def updates_running(self) -> bool:
+        """Whether a pass by the batch's statistics moves the running ones."""
+        return False
+
+    def require_no_onnx(self) -> None:
+        """Raise while torch.onnx exports: it has no eigendecomposition. A fixed number of products it takes."""
+        if not exporting() or not exporting_to_onnx() or is_plain_products(self.solver):
+            return
+        raise OptionError(
+            f"`{self.who}`: ONNX has no eigendecomposition. In eval mode the layer is a fixed affine map: export "
+            "`sg.nn.fuse(model.eval())`, which holds it as a convolution."
+        )
+
+    def require_samples(self, input: Tensor, samples: int) -> None:
+        """Raise for a batch with only one value per channel."""
+        if samples == 1:
+            got, otherwise = self.few_samples
+            raise ShapeError(
+                f"`{self.who}`: expected more than 1 value per channel {got} of shape {tuple(input.shape)}. Pass a larger "
+                f"batch{otherwise}."
+            )
+
+    def refuse(self, input: Tensor, samples: int, scatter: Tensor, broken: Tensor | None = None) -> NoReturn:
+        """Raise for one value per channel, or for statistics that are not finite.
+
+        ``broken``: which ranks (world,) brought NaN or Inf; None without ranks.
+        """
+        self.require_samples(input, samples)
+        who = self.who
+        require_finite(who, input, self.argument)
+        if broken is not None and bool(broken.any()):
+            raise NonFiniteError(
+                f"`{who}`: `{self.argument}` must be finite on every rank, but rank {broken.nonzero()[:, 0].tolist()} of "
+                "process_group came with NaN or Inf. Look for the overflow there; nothing was repaired."
+            )
+        largest = float(input.detach().abs().max())
+        raise NonFiniteError(
+            f"`{who}`: the covariance of `{self.argument}` overflows {scatter.dtype}: entries reach {largest:.2e}. "
+            f"{overflow_advice('Scale the input down', scatter.dtype)}"
+        )
+
+    def remember(self, samples: int | Tensor, mean: Tensor, covariance: Tensor, running: dict[str, Tensor]) -> None:
+        """Keep what a batch left; here, nothing."""
 
 
 class BatchStatistics(Normalizer, Module):
@@ -162,14 +296,14 @@ class BatchStatistics(Normalizer, Module):
 
     @property
     def updates_running(self) -> bool:
-        return self.training and self.track_running_stats and self.running_mean is not None and not in_backward()
+        return self.training and self.track_running_stats and self.running_mean is not None
 
-    def remember(self, samples: int | Tensor, mean: Tensor, found: BatchMap) -> None:
+    def remember(self, samples: int | Tensor, mean: Tensor, covariance: Tensor, running: dict[str, Tensor]) -> None:
         """Keep what a batch left: the covariance for the diagnostics, and the running values."""
         if self.training and self.monitored:
-            self.last_covariance = found.covariance.detach()
+            self.last_covariance = covariance.detach()
         if self.updates_running:
-            self._update(samples, {**found.running, "running_mean": mean})
+            self._update(samples, {**running, "running_mean": mean})
 
     def _update(self, samples: int | Tensor, running: dict[str, Tensor]) -> None:
         """running <- (1 - momentum) running + momentum value; a batch without samples is counted and changes nothing."""
@@ -189,7 +323,7 @@ class BatchStatistics(Normalizer, Module):
             if not compiling():
                 torch.autograd.graph.increment_version(buffers)
             return
-        is_any = in_widest(samples > 0) if isinstance(samples, Tensor) else 1.0
+        is_any = (samples > 0).to(samples.dtype) if isinstance(samples, Tensor) else 1.0
         factor = is_any * (1 / in_widest(count) if self.momentum is None else self.momentum)
         for buffer, value in zip(buffers, values, strict=True):
             # Not lerp_, which has no rule for vmap and says so in a warning.
@@ -224,19 +358,14 @@ class BatchStatistics(Normalizer, Module):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_kept": None, "_agreed": None}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({"_agreed": None, **state})
-        if _HANDLE not in self._modules:  # pickled before there was one
-            training = self.training
-            self.add_module(_HANDLE, BatchNormHandle(self))
-            self.train(training)
-
     def __copy__(self) -> "BatchStatistics":
         """As copies of torch's modules are: with the same tensors and children, but a handle of its own."""
         new = type(self).__new__(type(self))
         state = dict(BatchStatistics.__getstate__(self))
         state["_modules"] = {name: child for name, child in self._modules.items() if name != _HANDLE}
         new.__setstate__(state)
+        new.add_module(_HANDLE, BatchNormHandle(new))
+        new.train(self.training)  # a module begins in training mode, and the handle's is the layer's
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BatchStatistics":
@@ -245,6 +374,33 @@ class BatchStatistics(Normalizer, Module):
         memo[id(self.process_group)] = self.process_group
         new.__setstate__(copy.deepcopy(BatchStatistics.__getstate__(self), memo))  # a parametrized class forbids its own
         return new
+
+
+def require_groups(who: str, num_features: int, group_size: int | None, eps: float) -> None:
+    """Raise unless channels come in groups of this size, whose covariances can be shifted by ``eps``."""
+    if not (is_number(eps) and eps > 0):
+        raise OptionError(f"`{who}`: eps must be a finite number > 0, got {eps!r}. For next to none take 1e-12.")
+    if group_size is not None and (not is_whole(group_size) or num_features % group_size):
+        raise OptionError(
+            f"`{who}`: group_size must be a whole number that divides num_features={num_features}, got {group_size!r}. "
+            "None makes one group of all channels."
+        )
+
+
+def require_features(who: str, x: Tensor, name: str, ndims: tuple[int, ...], num_features: int | None = None) -> None:
+    """Raise unless ``x`` is a dense real tensor (N, C, *) with so many dimensions and channels; None is any number."""
+    if type(x) is not Tensor or x.dtype not in REAL or x.layout != torch.strided or x.is_nested:  # else nothing is wrong
+        require_real(who, x, name)
+    if x.ndim not in ndims:
+        wanted = " or ".join(f"{ndim}D" for ndim in ndims)
+        raise ShapeError(f"`{who}`: `{name}` must be {wanted}, (N, C, *), got shape {tuple(x.shape)}.")
+    if x.shape[1] == 0:
+        raise ShapeError(f"`{who}`: `{name}` must have at least one channel in dimension 1, got shape {tuple(x.shape)}.")
+    if num_features is not None and x.shape[1] != num_features:
+        raise ShapeError(
+            f"`{who}`: `{name}` must have {num_features} channels in dimension 1, as num_features says, got shape "
+            f"{tuple(x.shape)}."
+        )
 
 
 def _as_buffer(value: Tensor, buffer: Tensor) -> Tensor:

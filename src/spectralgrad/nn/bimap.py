@@ -11,7 +11,7 @@ from spectralgrad.linalg.precision import hermitian_part, sandwich
 from spectralgrad.orthogonal.weight import OrthogonalWeight
 from spectralgrad.validation import as_given, is_whole
 
-from .matrices import as_matrices
+from .inputs import as_matrices
 
 __all__ = ["BiMap"]
 

@@ -13,8 +13,9 @@ from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, covariance_d
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.validation import is_whole, require_number, require_one_device, require_one_of, require_part
 
-from .maps import map_samples
-from .powers import centred, covariance, inverse_root, power_of, within_squares
+from .covariances import inverse_root
+from .inputs import require_maps
+from .powers import as_columns, centred, covariance, power_of, within_squares
 
 __all__ = ["WhitenColor2d"]
 
@@ -146,7 +147,9 @@ def recolored(content: Tensor, style: Tensor, options: Coloring) -> Tensor:
     """`functional.whiten_color`."""
     who = "whiten_color"
     options.require(who)
-    X, Y = map_samples(who, content, "content"), map_samples(who, style, "style")
+    for maps, name in ((content, "content"), (style, "style")):
+        require_maps(who, maps, name)
+    X, Y = as_columns(content), as_columns(style)
     return rounded(who, options.of(who, X, Y, ("content", "style")).reshape_as(content), content.dtype)
 
 

@@ -9,15 +9,12 @@ from spectralgrad.context import compiling
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.choices import AUTO, EigenSolver, Gradient, for_denoising
 from spectralgrad.linalg.eigh import eigh
-from spectralgrad.linalg.elementary import reciprocal_root
 from spectralgrad.linalg.precision import matmul
 from spectralgrad.linalg.projector import projector
 from spectralgrad.validation import checks, is_number, is_whole, require_one_of
 
-from .base import BatchStatistics
-from .export import require_no_onnx
-from .normalizer import BatchMap
-from .statistics import covariance_of
+from .base import BatchMap, BatchStatistics
+from .covariances import covariance_of, leading_projector
 
 __all__ = ["PCADenoise1d", "PCADenoise2d"]
 
@@ -29,8 +26,8 @@ class _PCADenoise(BatchStatistics):
     running_var: Tensor | None
     running_covariance: Tensor | None
     running_subspace: Tensor | None
-    through: Literal["projector", "vectors"] = "projector"  # of a layer that was pickled before it had the option
-    running: Literal["covariance", "subspace"] = "covariance"
+    through: Literal["projector", "vectors"]
+    running: Literal["covariance", "subspace"]
 
     def __init__(
         self,
@@ -86,16 +83,19 @@ class _PCADenoise(BatchStatistics):
     def projector(self, covariance: Tensor) -> Tensor:
         """P (*B, C, C) for a covariance (*B, C, C) of standardised features."""
         if compiling():
-            require_no_onnx(self.who, self.solver)
-        part: dict[str, Any] = {"rank": self.rank, "energy": self.energy, "through": self.through}
-        return projector(covariance, **part, gradient=self.gradient, solver=self.solver)
+            self.require_no_onnx()
+        return leading_projector(covariance, self.rank, self.energy, self.through, self.gradient, self.solver)
 
-    def from_batch(self, scatter: Tensor, samples: int | Tensor) -> BatchMap:
+    def from_batch(self, scatter: Tensor, samples: int | Tensor, looked: bool = False) -> BatchMap:
+        if compiling():
+            self.require_no_onnx()
+        keeps_all = self.keeps_all
         covariance = covariance_of(scatter, samples)  # (1, C, C)
         unbiased = covariance_of(scatter.diagonal(dim1=-2, dim2=-1), samples, 1.0)  # as torch.nn.BatchNorm's
-        inverse = reciprocal_root(covariance.diagonal(dim1=-2, dim2=-1) + self.eps)  # 1/sigma, (1, C)
+        inverse = (covariance.diagonal(dim1=-2, dim2=-1) + self.eps).sqrt().reciprocal()  # 1/sigma, (1, C)
         standardised = covariance * (inverse.unsqueeze(-1) * inverse.unsqueeze(-2))
-        P = None if self.keeps_all else self.projector(standardised)
+        options = self.rank, self.energy, self.through, self.gradient, self.solver
+        P = None if keeps_all else leading_projector(standardised, *options, looked)
         A = inverse if P is None else P * inverse.unsqueeze(-2)
         averaged = standardised
         if self.running == "subspace":

@@ -12,10 +12,10 @@ from spectralgrad.kernels.spectral import GIVEN, ScalarFunction
 from spectralgrad.linalg.choices import AUTO
 from spectralgrad.linalg.elementary import Log
 from spectralgrad.linalg.functions import apply_scalar
-from spectralgrad.linalg.scalars import Scalar, require_positive
+from spectralgrad.linalg.scalars import Scalar
 from spectralgrad.validation import require_number
 
-from .matrices import require_symmetric
+from .inputs import require_symmetric
 
 __all__ = ["LogEig", "ReEig"]
 
@@ -77,10 +77,7 @@ class ReEig(Module):
         return f"floor={self.floor}"
 
 
-@dataclass(frozen=True)
-class _LogOrAdvice(Log):
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        require_positive(who, w, "Put ReEig before it, which lifts the eigenvalues.", "input")
+_LOG = Log(name="input", advice="Put ReEig before it, which lifts the eigenvalues.")
 
 
 class LogEig(Module):
@@ -105,4 +102,4 @@ class LogEig(Module):
         if isinstance(input, Proxy):
             return kept_whole(self, input)
         require_symmetric("LogEig", input)
-        return apply_scalar("LogEig", input, _LogOrAdvice(), None, AUTO)
+        return apply_scalar("LogEig", input, _LOG, None, AUTO)

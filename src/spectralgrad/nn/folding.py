@@ -13,7 +13,7 @@ from spectralgrad.context import assert_traced
 from spectralgrad.linalg.precision import in_widest
 
 from .base import BatchStatistics
-from .statistics import format_of
+from .inputs import format_of
 
 _ANY = (2, 3, 4, 5)
 # Dimensions of the output. Exact types only: a subclass may compute something else.

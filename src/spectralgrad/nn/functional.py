@@ -13,12 +13,12 @@ from spectralgrad.validation import (
     require_part,
 )
 
+from .base import require_features
 from .coloring import Coloring, Per, recolored, rounded
-from .maps import as_columns, color_samples, require_pooled, tokens_as_maps
-from .normalizer import require_features
+from .decorrelation import Kind, Stateless
+from .inputs import color_samples, require_pooled
 from .pooling import Normalize, Output, Pooling
 from .route import route_of
-from .whitening import Kind, Stateless
 
 __all__ = ["color_transfer", "covariance_pool", "whiten", "whiten_color"]
 
@@ -73,8 +73,8 @@ def covariance_pool(
     who = "covariance_pool"
     pooling = Pooling(eps, power, normalize, output, isometric, gradient, solver)
     pooling.require(who)
-    require_pooled(who, x, "x", any_batch=True)
-    return pooling.of(x, as_columns(tokens_as_maps(x)))
+    looked, are_tokens = require_pooled(who, x, "x", any_batch=True), x.ndim == 3
+    return pooling.of(x.mT.unsqueeze(-1) if are_tokens else x, are_tokens, looked)
 
 
 def whiten(

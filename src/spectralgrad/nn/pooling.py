@@ -10,13 +10,12 @@ from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.context import kept_whole
 from spectralgrad.errors import OptionError, ShapeError
-from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, require_root_options
+from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, for_covariance_power, require_root_options
 from spectralgrad.linalg.moves import held
 from spectralgrad.validation import as_given, is_whole, require_flag, require_number, require_one_of
 
-from .maps import as_columns, require_finite_map, require_pooled, tokens_as_maps
-from .powers import centred, covariance, covariance_power
-from .statistics import format_of
+from .inputs import format_of, require_finite_map, require_pooled
+from .powers import as_columns, centred, covariance, covariance_power
 
 __all__ = ["CovariancePool2d"]
 
@@ -119,22 +118,22 @@ class CovariancePool2d(Module):
     def forward(self, input: Tensor) -> Tensor:
         if isinstance(input, Proxy):
             return kept_whole(self, input)
-        self._require_input(input)
-        x = tokens_as_maps(input)
+        looked = self._require_input(input)
+        x = (
+            input.mT.unsqueeze(-1) if input.ndim == 3 else input
+        )  # tokens as maps (N, C, T, 1), with the channels last in memory
         if self.reduce is not None:
             x = self.reduce(x)
             require_finite_map(type(self).__name__, x, "the reduced input")
-        X = as_columns(x)
-        x = x.squeeze(-1).mT if input.ndim == 3 else x
         if self.training and self.monitored:
-            self.last_covariance = covariance(centred(X.detach())[0])
+            self.last_covariance = covariance(centred(as_columns(x.detach()))[0])
         options = (self.eps, self.power, self.normalize, self.output, self.isometric, self.gradient, self.solver)
-        return Pooling(*options).of(x, X)
+        return Pooling(*options).of(x, input.ndim == 3, looked)
 
-    def _require_input(self, input: Tensor) -> None:
-        """All that can be wrong, before batch normalisation counts the batch."""
+    def _require_input(self, input: Tensor) -> bool:
+        """All that can be wrong, before batch normalisation counts the batch; whether it may be looked at."""
         who = type(self).__name__
-        require_pooled(who, input, "input")
+        looked = require_pooled(who, input, "input")
         channels = 2 if input.ndim == 3 else 1
         if input.shape[channels] != self.in_channels:
             kind = "tokens (N, T, C)" if input.ndim == 3 else "maps (N, C, H, W)"
@@ -147,6 +146,7 @@ class CovariancePool2d(Module):
                 f"`{who}`: the batch normalisation of the reduction needs more than 1 value per channel when training, got "
                 f"input of shape {tuple(input.shape)}. Pass a larger batch, call eval(), or take reduced=None."
             )
+        return looked
 
     def extra_repr(self) -> str:
         return (
@@ -178,19 +178,20 @@ class Pooling(NamedTuple):
             raise OptionError(f'`{who}`: isometric=True scales the triangle; leave it out with output="{self.output}".')
         require_root_options(who, self.gradient, self.solver, self.power)
 
-    def of(self, x: Tensor, X: Tensor) -> Tensor:
-        """The pooled maps or tokens ``x``, which are X (*B, C, n) as samples; nothing is checked."""
-        X, _ = centred(X)
+    def of(self, x: Tensor, are_tokens: bool, looked: bool) -> Tensor:
+        """The pooled maps ``x``, which may be those of tokens; nothing is checked. ``looked``: as in `covariance_power`."""
+        way = for_covariance_power(x, self.power, self.gradient, self.solver)
+        X, _ = centred(as_columns(x))
         X = X if self.normalize is None else held(X)  # slopes grow as 1 / X, beyond the largest number for denormal maps
-        S = covariance_power(X, self.power, self.eps, self.gradient, self.solver)
+        S = covariance_power(X, self.power, self.eps, way, looked)
         S = S if self.normalize is None else S.normalised()
         if self.output == "features":
             y = S.times_map()
-            y = y.mT.contiguous() if x.ndim == 3 else y.unflatten(-1, x.shape[-2:])
-            y = y.contiguous(memory_format=format_of(x)) if x.ndim == 4 else y
+            y = y.mT.contiguous() if are_tokens else y.unflatten(-1, x.shape[-2:])
+            y = y.contiguous(memory_format=format_of(x)) if y.ndim == 4 else y
         else:
             y = _triangle(S.value(), self.isometric) if self.output == "triangle" else S.value()
-        return as_given(y, x)
+        return y if y.dtype == x.dtype else as_given(y, x)
 
 
 def _triangle(S: Tensor, isometric: bool) -> Tensor:

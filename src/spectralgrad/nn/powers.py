@@ -1,28 +1,25 @@
 """Powers of the covariance of feature maps, from the samples themselves where those are fewer than the channels."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from spectralgrad.linalg.choices import (
+    ForPower,
     Gradient,
     RootSolver,
-    covariance_dtype,
-    for_covariance_root,
-    is_exact,
     knows_no_eigenvalues,
 )
-from spectralgrad.linalg.elementary import InverseSqrt
-from spectralgrad.linalg.functions import apply_scalar, inv_sqrtm, powm, sqrtm
+from spectralgrad.linalg.functions import inv_sqrtm, sqrtm
 from spectralgrad.linalg.moves import cast, held, moved
 from spectralgrad.linalg.precision import hermitian_part, in_widest, matmul
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.products.roots import newton_root
-from spectralgrad.linalg.scalars import require_positive
 from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import asymmetry_tolerance
+
+from .covariances import power_by_pairs
 
 _ZERO = 4  # times eps of the trace: a Gram matrix's eigenvalues below it are rounding, as in linalg/scalars.py
 _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the root, and leaves five digits to converge in
@@ -30,6 +27,11 @@ _NEWTON_SHIFT = 1e-11  # of a matrix of trace 1, in float64: first-order in the 
 _MODERATE = 24  # the power of two that huge features are brought down to
 _ROOM = 512  # bits, 64 in float32: for products of gradients at the end of the range with entries of 2^48
 _SUMMANDS = 16  # powers of two: squares of up to 2^32 entries can be added below the largest number
+
+
+def as_columns(x: Tensor) -> Tensor:
+    """Maps (*B, C, H, W) as samples (*B, C, H W), at least in float32; nothing is checked."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).flatten(-2)
 
 
 def centred(X: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +90,7 @@ def within_squares(X: Tensor, power: float = 1.0, *, also_small: bool = False) -
 # Powers of covariances.
 
 
-class Power(NamedTuple):
+class CovariancePower(NamedTuple):
     """M^power of M = X X^T / n + eps I, at a scale where it and its products are numbers."""
 
     matrix: Tensor  # M^power / scale^degree (*B, C, C), symmetric to rounding
@@ -97,7 +99,7 @@ class Power(NamedTuple):
     degree: float
     room: int = 128  # bits that gradients of the matrix leave on their way back, see `held`
 
-    def normalised(self) -> "Power":
+    def normalised(self) -> "CovariancePower":
         """Divided by its Frobenius norm; 0 stays 0."""
         S = self.matrix / nonzero_max(self.matrix)
         squares = S.square().sum((-2, -1), keepdim=True)
@@ -106,7 +108,7 @@ class Power(NamedTuple):
     def value(self) -> Tensor:
         """M^power (*B, C, C) in the dtype of X, symmetric; the largest number where it overflows."""
         S = _scaled_back(self.matrix, self.scale, self.degree, self.X.dtype, room=self.room)
-        return hermitian_part(S)  # after the cast: of fewer bytes
+        return torch.lerp(S, S.mT, 0.5)  # after the cast: of fewer bytes
 
     def times_map(self) -> Tensor:
         """M^power X (*B, C, n) in the dtype of X; the largest number where it overflows."""
@@ -116,29 +118,27 @@ class Power(NamedTuple):
         return _scaled_back(unit, self.scale, self.degree + 1, X.dtype, more=k + j)
 
 
-def covariance_power(X: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Power:
-    """(X X^T / n + eps I)^power of centred X (*B, C, n)."""
+def covariance_power(X: Tensor, power: float, eps: float, way: ForPower, looked: bool = False) -> CovariancePower:
+    """(X X^T / n + eps I)^power of centred X (*B, C, n). ``looked``: X may be looked at, and is finite."""
     given, (channels, n) = X, X.shape[-2:]
     if power == 1 and eps:
         X, scale = within_squares(X)
-        return Power(covariance(X, eps), given, scale, 2, _ROOM)
+        return CovariancePower(covariance(X, eps), given, scale, 2, _ROOM)
     if power == 1:
         X, norm = _unit(X)
-        return Power(matmul(X, X.mT), given, norm / n**0.5, 2)
-    exact = is_exact(gradient, solver)
-    chosen = for_covariance_root(X, power, gradient, solver)
-    if chosen is not solver:
-        gradient, solver = None, chosen
-    X = X.to(covariance_dtype(X, X.dtype, solver))
+        return CovariancePower(matmul(X, X.mT), given, norm / n**0.5, 2)
+    gradient, solver, dtype, exact = way
+    X = X.to(dtype)
     if eps or not exact:
         X, scale = within_squares(X, power)
-        return Power(power_of(covariance(X, eps), power, eps, gradient, solver), given, scale, 2 * power, _ROOM)
+        return CovariancePower(power_of(covariance(X, eps), power, eps, gradient, solver), given, scale, 2 * power, _ROOM)
     X, norm = _unit(X)  # so that squares neither overflow nor underflow; not for rules, some have absolute thresholds
     if n < channels:
         S = _gram_power(X, power, solver, given.dtype)
     else:
-        S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver)
-    return Power(S, given, norm / n**0.5, 2 * power)  # of math, a root fixes the size that torch.export was to leave open
+        S = power_of(hermitian_part(matmul(X, X.mT)), power, eps, gradient, solver, looked)
+    # Not math.sqrt, which fixes the size that torch.export was to leave open.
+    return CovariancePower(S, given, norm / n**0.5, 2 * power)
 
 
 def _scaled_back(
@@ -174,7 +174,7 @@ def _gram_power(X: Tensor, power: float, solver: RootSolver, dtype: torch.dtype)
     n = X.shape[-1]
     K = matmul(X.mT, X)  # (*B, n, n), of trace 1
     if not knows_no_eigenvalues(solver):
-        K = powm(K + 1 / n**2, power - 1, solver=solver, floor=_ZERO * float(torch.finfo(K.dtype).eps))
+        K = power_by_pairs(K + 1 / n**2, power - 1, _ZERO * float(torch.finfo(K.dtype).eps), None, solver)
     elif solver.steps is None:
         K = _shifted_inverse_root(K, solver, dtype, ones=1 / n**2)
     else:  # polynomials p in M and K with p(M) M = X p(K) X^T: the same iterates
@@ -189,7 +189,9 @@ def _shifted_inverse_root(A: Tensor, solver: NewtonSchulz, dtype: torch.dtype, o
     return newton_root("covariance_pool", A, True, solver, asymmetry_tolerance(A), lower=_NEWTON_SHIFT, eps=eps)
 
 
-def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver) -> Tensor:
+def power_of(
+    M: Tensor, power: float, eps: float, gradient: Gradient | None, solver: RootSolver, looked: bool = False
+) -> Tensor:
     """M^power of covariances (*B, C, C) that were shifted by eps, symmetric to rounding; eigenvalues below it count as it,
     as in PAMI Alg. 3.
 
@@ -197,7 +199,7 @@ def power_of(M: Tensor, power: float, eps: float, gradient: Gradient | None, sol
     A (A + shift I)^(-1/2), which is off by shift / 2 l where A^(1/2) of a shifted A is off by shift^(1/2).
     """
     if not knows_no_eigenvalues(solver):
-        return powm(M, power, gradient=gradient, solver=solver, floor=eps or None)
+        return power_by_pairs(M, power, eps or None, gradient, solver, looked)
     if solver.steps is not None:
         scale = nonzero_max(M)
         return sqrtm(M / scale, solver=solver) * scale.sqrt()
@@ -212,18 +214,3 @@ def _nonzero_trace(M: Tensor) -> Tensor:
     largest = nonzero_max(M)
     trace = (M.detach() / largest).diagonal(dim1=-2, dim2=-1).sum(-1)[..., None, None]
     return largest * torch.where(trace > 0, trace, 1)
-
-
-@dataclass(frozen=True)
-class _InverseSqrtOrAdvice(InverseSqrt):
-    name: str = "M"  # for the error
-
-    def require(self, who: str, w: Tensor, eps: float) -> None:
-        if self.floor is None:
-            require_positive(who, w, "Raise eps.", self.name)
-
-
-def inverse_root(who: str, M: Tensor, eps: float, gradient: Gradient | None, solver: RootSolver, name: str) -> Tensor:
-    """M^(-1/2) of covariances (*B, C, C) that were shifted by eps; eigenvalues below it count as it. ``name``: of M."""
-    floor = None if knows_no_eigenvalues(solver) else eps or None
-    return apply_scalar(who, M, _InverseSqrtOrAdvice(floor, name=name), gradient, solver)

@@ -1,7 +1,7 @@
 """Which way an input goes through a layer with batch statistics, and the four ways.
 
-    Plain      torch operations that autograd follows (statistics.py): every device, torch.func, forward mode, compile
-    OneNode    one autograd node around four passes over the input (nodes.py): large ones on a CPU, GPUs with kernels
+    Plain      torch operations that autograd follows: every device, torch.func, forward mode, compile
+    OneNode    one autograd node around four passes over the input (passes.py): large ones on a CPU, GPUs with kernels
     Kernels    the same with the decomposition in kernels too (kernels/whitening.py): a training step of ZCA whitening
     Compiled   that step as operators of torch.compile (kernels/whitening_ops.py); the rest is plain, for it to fuse
 
@@ -11,6 +11,7 @@ All of them compute the same y = weight * A (x - mean) + bias, and move the laye
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,33 +23,24 @@ from spectralgrad.context import (
     compiling,
     exporting,
     has_dispatch_modes,
+    in_backward,
     in_torch_func,
+    may_look,
     transforming,
     without_hooks,
 )
-from spectralgrad.counters import device_counter
 from spectralgrad.kernels import tiles, whitening, whitening_ops
 from spectralgrad.linalg.choices import is_differentiated_through
 from spectralgrad.linalg.covariance import Moments, moments_of
+from spectralgrad.linalg.node import run
+from spectralgrad.linalg.precision import matmul
 
-from . import blocks
-from .nodes import (
-    ScatterMap,
-    WhitenedStep,
-    mean_and_scatter,
-    normalized,
-    pullback_of,
-    scaled,
-    transformed,
-    whitened,
-)
-from .normalizer import BatchMap
-from .passes import grouped_moments
+from . import passes
+from .inputs import format_of, owned
 from .ranks import merged_moments
-from .statistics import affine, as_input, as_samples, owned
 
 if TYPE_CHECKING:
-    from .normalizer import Normalizer
+    from .base import Normalizer
 
 
 class Route(ABC):
@@ -72,25 +64,25 @@ class Plain(Route):
     def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         X = as_samples(x, layer.group_size, working_dtype(layer, x))  # (groups, d, n)
         batch = moments_of(X)
-        if layer.process_group is None:
-            layer.require_batch(x, X.shape[-1], batch.scatter)
-        else:
+        broken, is_group = None, layer.process_group is not None
+        if is_group:
             batch, broken = merged_moments(layer.who, batch, layer.process_group)
-            layer.require_batch(x, batch.samples, batch.scatter, broken)
-        found = layer.from_batch(batch.scatter, batch.samples)
-        y = as_input(affine(X, found.A, batch.mean, layer.weight, layer.bias), x)
-        layer.remember(batch.samples, batch.mean, found)
+        looks, again = may_look(batch.scatter), in_backward()
+        samples = (int(batch.samples) if looks else -1) if is_group else X.shape[-1]
+        if samples == 1 or (looks and not bool(torch.isfinite(batch.scatter).all())):
+            layer.refuse(x, samples, batch.scatter, broken)
+        found = layer.from_batch(batch.scatter, batch.samples, looks)
+        y = affine(X, found.A, batch.mean, layer.weight, layer.bias, x)
+        if not again:
+            layer.remember(batch.samples, batch.mean, found.covariance, found.running)
         return y
 
     def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         dtype = working_dtype(layer, x)
         assert layer.running_mean is not None
-        X, A, mean = (
-            as_samples(x, layer.group_size, dtype),
-            layer.from_running(dtype).to(dtype),
-            layer.running_mean.to(dtype),
-        )
-        return as_input(affine(X, A, mean.view(X.shape[:-1]), layer.weight, layer.bias), x)
+        X, A = as_samples(x, layer.group_size, dtype), owned(layer.from_running(dtype), dtype)
+        mean = layer.running_mean.to(dtype)
+        return affine(X, A, mean.view(X.shape[:-1]), layer.weight, layer.bias, x)
 
 
 class OneNode(Route):
@@ -98,46 +90,49 @@ class OneNode(Route):
         if layer.process_group is not None or is_differentiated_through(layer.solver):
             return self._in_two(layer, x)
         samples = x.numel() // x.shape[1]
-        mean, correction, scatter = grouped_moments(x.detach(), layer.groups)
-        layer.require_batch(x, samples, scatter)
+        mean, correction, scatter = passes.grouped_moments(x.detach(), layer.groups)
+        looks = may_look(scatter)
+        if samples == 1 or (looks and not bool(torch.isfinite(scatter).all())):
+            layer.refuse(x, samples, scatter)
         scatter.requires_grad_(torch.is_grad_enabled() and x.requires_grad)
         with without_hooks():
             found = layer.from_batch_in_node(scatter, samples)
             A = _as_matrices(found.A)
-        small = ScatterMap(samples, mean, correction, A, found.pullback or pullback_of(A, scatter))
-        y = normalized(x, layer.weight, layer.bias, small, _composition(layer))
-        layer.remember(samples, mean, found)
+        pullback = found.pullback or _pullback_of(A, scatter)
+        y: Tensor = run(passes.Normalized(A, pullback, mean, correction, _normalized(layer)), x, layer.weight, layer.bias)
+        if not in_backward():
+            layer.remember(samples, mean, found.covariance, found.running)
         return y
 
     def _in_two(self, layer: "Normalizer", x: Tensor) -> Tensor:
         """Two nodes, and between them what autograd follows: the exchange of ranks, or iterations that draw their starts."""
         x = x.view_as(x)  # one tensor for both uses: its two gradients join before they meet those of other users of x
-        mean, scatter = mean_and_scatter(x, layer.groups)
+        mean, scatter = run(passes.MeanAndScatter(layer.groups, partial(_mean_and_scatter, layer)), x)
         count = torch.full((), x.numel() // x.shape[1], dtype=torch.float64, device=x.device)
         batch, broken = Moments(count, mean.view(scatter.shape[:-1]), scatter), None
         if layer.process_group is not None:
             batch, broken = merged_moments(layer.who, batch, layer.process_group)
-        layer.require_batch(x, batch.samples, batch.scatter, broken)
-        found = layer.from_batch(batch.scatter, batch.samples)
-        y = transformed(x, scaled(layer.weight, _as_matrices(found.A)), batch.mean.flatten(), layer.bias)
-        layer.remember(batch.samples, batch.mean, found)
+        looks = may_look(batch.scatter)
+        if looks and (int(batch.samples) == 1 or not bool(torch.isfinite(batch.scatter).all())):
+            layer.refuse(x, int(batch.samples), batch.scatter, broken)
+        found = layer.from_batch(batch.scatter, batch.samples, looks)
+        y = _transformed(layer, x, found.A, batch.mean.flatten())
+        if not in_backward():
+            layer.remember(batch.samples, batch.mean, found.covariance, found.running)
         return y
 
     def by_running(self, layer: "Normalizer", x: Tensor) -> Tensor:
         dtype = working_dtype(layer, x)
         assert layer.running_mean is not None
-        A, mean = layer.from_running(dtype).to(dtype), owned(layer.running_mean, dtype)
-        return transformed(x, scaled(layer.weight, _as_matrices(A)), mean, layer.bias)
+        return _transformed(layer, x, owned(layer.from_running(dtype), dtype), owned(layer.running_mean, dtype))
 
 
 class Kernels(OneNode):
     def by_batch(self, layer: "Normalizer", x: Tensor) -> Tensor:
         layer.require_samples(x, x.numel() // x.shape[1])
-        nonfinite = device_counter("nonfinite_input", x.device)
-        options = whitening.StepOptions(layer.groups, layer.eps, nonfinite, layer.averages(), layer.starting_basis(x))
-        step = WhitenedStep(*whitening.forward(x, layer.weight, layer.bias, options))  # kernels: autograd sees none of it
-        y = whitened(x, layer.weight, layer.bias, step, _composition(layer))
-        layer.remember_step(step)
+        node = passes.Whitened(layer.step_options(x), _normalized(layer))
+        y: Tensor = run(node, x, layer.weight, layer.bias)
+        layer.remember_step(node.kept)
         return y
 
 
@@ -146,8 +141,8 @@ class Compiled(Plain):
         samples = x.numel() // x.shape[1]
         layer.require_samples(x, samples)
         y, kept = whitening_ops.whiten(x, layer.weight, layer.bias, layer.groups, layer.eps)
-        mean, covariance, W = whitening_ops.statistics_of(kept, layer.groups, layer.group_size)
-        layer.remember(samples, mean, BatchMap(W, covariance, {"running_covariance": covariance}))
+        mean, covariance = whitening_ops.statistics_of(kept, layer.groups, layer.group_size)
+        layer.remember(samples, mean, covariance, {"running_covariance": covariance})
         return y
 
 
@@ -168,12 +163,12 @@ def _own(layer: "Normalizer") -> Tensor | None:
 
 
 def passes_take(layer: "Normalizer", x: Tensor) -> bool:
-    """Whether the passes of nodes.py gain something for ``x`` (N, C, *).
+    """Whether the passes of passes.py gain something for ``x`` (N, C, *).
 
     On a GPU where their kernels run; on a CPU for maps that no core's cache holds. A layer on another device than its input
     is torch's to refuse: a kernel would be given addresses that its device has not.
     """
-    gains = x.numel() >= blocks.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
+    gains = x.numel() >= passes.LEAST if x.is_cpu else x.is_cuda and tiles.fits(x, layer.group_size)
     if not gains or working_dtype(layer, x) != tiles.statistics_dtype(x):
         return False
     own = _own(layer)
@@ -226,18 +221,79 @@ def _is_plain_call(x: Tensor) -> bool:
     )
 
 
-def _as_matrices(A: Tensor) -> Tensor:
-    """(groups, d, d), also of a diagonal (groups, d)."""
-    return torch.diag_embed(A) if A.ndim == 2 else A
+# What autograd follows.
 
 
-def _composition(layer: "Normalizer") -> Callable[..., Tensor]:
-    """What a node computes of x, weight and bias by the batch's statistics, in plain torch."""
+def as_samples(x: Tensor, d: int, dtype: torch.dtype) -> Tensor:
+    """(N, C, *) -> (C/d, d, n), n = N times all positions; no copy where the channels lie last in memory."""
+    X = x.to(dtype).transpose(0, 1).flatten(1)
+    return X.view(X.shape[0] // d, d, X.shape[1])
+
+
+def affine(X: Tensor, A: Tensor, mean: Tensor, weight: Tensor | None, bias: Tensor | None, x: Tensor) -> Tensor:
+    """weight * A (X - mean) + bias for X (groups, d, n), the samples of ``x``, in its shape, dtype and memory format.
+
+    Centred first: after it a large mean would cost digits.
+    """
+    centred = X - mean.unsqueeze(-1)
+    shape = (*X.shape[:-1], 1)
+    diagonal = A.ndim == 2
+    A = A.unsqueeze(-1) if diagonal else A
+    if weight is not None:
+        A = weight.to(X.dtype).view(shape) * A
+    Y = A * centred if diagonal else matmul(A, centred)
+    Y = Y if bias is None else Y + bias.to(X.dtype).view(shape)
+    y = Y.to(x.dtype).reshape(x.shape[1], x.shape[0], *x.shape[2:]).transpose(0, 1)
+    return y.contiguous() if x.is_contiguous() else y.contiguous(memory_format=format_of(x))
+
+
+# What a node computes, in plain torch.
+
+
+def _normalized(layer: "Normalizer") -> Callable[..., Tensor]:
+    """x, weight, bias -> y by the batch's statistics."""
 
     def composed(x: Tensor, weight: "Tensor | None", bias: "Tensor | None") -> Tensor:
         X = as_samples(x, layer.group_size, working_dtype(layer, x))
         batch = moments_of(X)
         A = layer.from_batch(batch.scatter, batch.samples).A
-        return as_input(affine(X, A, batch.mean, weight, bias), x)
+        return affine(X, A, batch.mean, weight, bias, x)
 
     return composed
+
+
+def _mean_and_scatter(layer: "Normalizer", x: Tensor) -> tuple[Tensor, Tensor]:
+    """mean (C,) and scatter (groups, d, d)."""
+    batch = moments_of(as_samples(x, layer.group_size, tiles.statistics_dtype(x)))
+    return batch.mean.flatten(), batch.scatter
+
+
+def _affine_of(x: Tensor, B: Tensor, mean: Tensor, bias: Tensor | None) -> Tensor:
+    """B (x - mean) + bias, B (groups, d, d) and mean (C,)."""
+    X = as_samples(x, B.shape[-1], B.dtype)
+    return affine(X, B, mean.view(X.shape[:-1]), None, bias, x)
+
+
+_TRANSFORMED = passes.Transformed(_affine_of)
+
+
+def _transformed(layer: "Normalizer", x: Tensor, A: Tensor, mean: Tensor) -> Tensor:
+    """weight * A (x - mean) + bias as one node, A and mean being inputs like x."""
+    B = passes.scaled(layer.weight, _as_matrices(A)).contiguous()
+    return run(_TRANSFORMED, x, B, mean, layer.bias)  # type: ignore[no-any-return]
+
+
+def _pullback_of(A: Tensor, scatter: Tensor) -> Callable[[Tensor], Tensor]:
+    """dA -> dS + dS^T through the graph that autograd has from the leaf ``scatter`` to ``A``."""
+
+    def pullback(dA: Tensor) -> Tensor:
+        # Kept for a second backward, which only the caller knows of. The graph goes with its node.
+        (dS,) = torch.autograd.grad(A, scatter, dA, retain_graph=True)
+        return (dS + dS.mT).contiguous()
+
+    return pullback
+
+
+def _as_matrices(A: Tensor) -> Tensor:
+    """(groups, d, d), also of a diagonal (groups, d)."""
+    return torch.diag_embed(A) if A.ndim == 2 else A

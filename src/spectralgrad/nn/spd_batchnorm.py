@@ -14,7 +14,7 @@ from spectralgrad.spd.inputs import as_definite, returned
 from spectralgrad.spd.mean import mean_of
 from spectralgrad.validation import as_given, is_number, is_whole
 
-from .matrices import as_matrices
+from .inputs import as_matrices
 
 __all__ = ["SPDBatchNorm"]
 

@@ -86,13 +86,14 @@ def _scales(k: Tensor) -> Scales:
 
 
 def _distance_from(W: Tensor, square: Tensor | float = 1.0) -> tuple[Tensor]:
-    """|W^H W - square I|_F, or of the smaller W W^H."""
-    gram = matmul(W.mH, W) if W.shape[0] >= W.shape[1] else matmul(W, W.mH)
+    """|W^H W - square I|_F (*B,), or of the smaller W W^H, for W (*B, m, n) and square (*B,)."""
+    gram = matmul(W.mH, W) if W.shape[-2] >= W.shape[-1] else matmul(W, W.mH)
+    square = square[..., None, None] if isinstance(square, Tensor) else square
     E = gram - square * gram.new_ones(gram.shape[-1]).diag_embed()  # of the kind of gram, which may be a DTensor
     # The root of a sum of squares has no derivative at 0, and the squares may underflow. Divided by the largest entry, a
     # constant again, the sum is at least 1, or exactly 0.
-    largest = E.detach().abs().amax()
+    largest = E.detach().abs().amax((-2, -1))
     off = largest != 0  # so that NaN stays NaN
     scale = torch.where(off, largest, 1)
-    squares = (E / scale).abs().square().sum()
+    squares = (E / scale[..., None, None]).abs().square().sum((-2, -1))
     return (torch.where(off, scale * torch.where(off, squares, 1).sqrt(), 0),)

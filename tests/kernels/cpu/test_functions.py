@@ -1,5 +1,6 @@
 """Native functions of eigenvalues and their derivatives against the plain-torch twin, mpmath and divided differences."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import mpmath
@@ -49,7 +50,7 @@ def assert_same(scalar: Scalar, w: Tensor, V: Tensor, G: Tensor, tolerance: floa
 
 @pytest.mark.parametrize("spectrum", cases.SPECTRA, ids=ident)
 @pytest.mark.parametrize("scalar", SCALARS, ids=ident)
-def test_against_the_twin(scalar: Scalar, spectrum: cases.Function, level: str) -> None:  # noqa: F811
+def test_against_the_twin(scalar: Scalar, spectrum: Callable[[Tensor], Tensor], level: str) -> None:  # noqa: F811
     if getattr(scalar, "checked", False) and spectrum is cases.rank_deficient:
         pytest.skip("checked means that there are no zeros")
     for n in (3, 4, 6):

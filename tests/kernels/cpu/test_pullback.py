@@ -1,5 +1,7 @@
 """The native gradient through eigenpairs against its plain-torch twin in float64, and against divided differences."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -37,7 +39,7 @@ def pulled(w: Tensor, V: Tensor, gw: Tensor | None, gV: Tensor, rule: sg.Rule) -
 
 @pytest.mark.parametrize("spectrum", cases.SPECTRA, ids=ident)
 @pytest.mark.parametrize("rule", RULES, ids=ident)
-def test_against_the_twin(rule: sg.Rule, spectrum: cases.Function, level: str) -> None:  # noqa: F811
+def test_against_the_twin(rule: sg.Rule, spectrum: Callable[[Tensor], Tensor], level: str) -> None:  # noqa: F811
     for n in (3, 4, 6):
         w, V = spectrum(n).repeat(19, 1), cases.rotation(n, 19)  # type: ignore[arg-type]
         gw, gV = cases.random(19, n), cases.random(19, n, n, seed=1)

@@ -1,7 +1,5 @@
 """Newton-Schulz square roots: as good as eigenvectors where they converge, an error where they do not."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import scipy.linalg
@@ -149,18 +147,6 @@ def test_rank_deficient_square_root(dtype: torch.dtype) -> None:
         assert gradient.isfinite().all()
     zero = torch.zeros(3, 3, dtype=dtype)
     assert sg.sqrtm(zero, solver=sg.NewtonSchulz()).abs().max() < 10 * cases.eps(dtype) ** 0.5
-
-
-@each_root
-def test_transforms(root: Root) -> None:
-    function = partial(root, solver=sg.NewtonSchulz())
-    M = cases.random_covariance(4, 3)
-    E = cases.random(3, 4, 4)
-    E = E + E.mT
-    torch.testing.assert_close(torch.func.vmap(function)(M), function(M))
-    _, pushed = torch.func.jvp(function, (M,), (E,))
-    _, want = torch.func.jvp(root, (M,), (E,))
-    torch.testing.assert_close(pushed, want)
 
 
 @pytest.mark.covering(1)

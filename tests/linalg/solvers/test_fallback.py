@@ -286,6 +286,7 @@ def assert_svd(A: Tensor, U: Tensor, S: Tensor, Vh: Tensor) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=cases.ident)
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (5, 3), (3, 5)], ids=str)
 @pytest.mark.parametrize("failure", ["raises", "NaN"])
+@pytest.mark.usefixtures("without_native")
 def test_svd_retries_only_the_failing(
     failure: str, m: int, n: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +311,7 @@ def test_svd_retries_only_the_failing(
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
+@pytest.mark.usefixtures("without_native")
 def test_svd_in_double_precision_is_retried_too(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """There float64 brings nothing new, so that the jitter must help."""
     A = rectangles([2], dtype, 5, 3)
@@ -320,6 +322,7 @@ def test_svd_in_double_precision_is_retried_too(dtype: torch.dtype, monkeypatch:
 
 @pytest.mark.parametrize(("m", "n"), [(4, 4), (5, 3), (3, 5)], ids=str)
 @pytest.mark.parametrize("failure", ["raises", "NaN"])
+@pytest.mark.usefixtures("without_native")
 def test_svd_when_nothing_helps(failure: str, m: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     A = rectangles([4, 6], torch.float32, m, n)
     flaky_svd(monkeypatch, marked, failure)

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from spectralgrad.kernels import affine, affine_launches, launches, moments, tiles
+from spectralgrad.kernels import affine, launches, moments, tiles
+from spectralgrad.nn import passes as layers
 
 from .case import Case
 from .device import captured, queued_ms, wall_ms
@@ -47,12 +48,12 @@ def passes(x: Tensor, g: Tensor, d: int) -> dict[str, Callable[[], object]]:
     groups, C = x.shape[1] // d, x.shape[1]
     A, S = (normal(groups, d, d, device=x.device, seed=seed) / d**0.5 for seed in (1, 2))
     bias, shift = (normal(C, device=x.device, seed=seed) for seed in (3, 4))
-    mean, rest, _ = moments.grouped_moments_twin(x, groups)
+    mean, rest, _ = layers.grouped_moments(x, groups)
     return {
-        "moments": lambda: moments.grouped_moments(x, groups),
-        "transform": lambda: affine.transform(x, A, mean, rest, bias),
-        "sums": lambda: affine.transform_sums(g, x, groups, mean, rest),
-        "combine": lambda: affine.combine(g, x, A, S, mean, rest, shift),
+        "moments": lambda: layers.grouped_moments(x, groups),
+        "transform": lambda: layers.transform(x, A, mean, rest, bias),
+        "sums": lambda: layers.transform_sums(g, x, groups, mean, rest),
+        "combine": lambda: layers.combine(g, x, A, S, mean, rest, shift),
     }
 
 
@@ -73,9 +74,9 @@ def time_settings(case: Case, device: torch.device, effort: Effort) -> list[Row]
     """One pass with other blocks, warps and programs than its table in kernels/ says; the best are for that table."""
     tables: dict[str, Any] = {
         "moments": moments.CONFIGS,
-        "transform": affine_launches.CONFIGS,
-        "sums": affine_launches.SUM_CONFIGS,
-        "combine": affine_launches.COMBINE_CONFIGS,
+        "transform": affine.CONFIGS,
+        "sums": affine.SUM_CONFIGS,
+        "combine": affine.COMBINE_CONFIGS,
     }
     table = tables[case.kind]
     x, g = features(case, device, 1.0, 0), features(case, device, 0.0, 1)

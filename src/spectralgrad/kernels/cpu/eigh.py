@@ -6,7 +6,6 @@ The plain-torch twin is torch.linalg.eigh.
 from ctypes import c_int, c_int64, c_void_p
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from ..buffers import contiguous
@@ -43,7 +42,7 @@ def eigh(M: Tensor) -> Found:
         M = contiguous(M)
     shape, n = M.shape, M.shape[-1]
     w = M.new_empty(shape[:-1])
-    V = torch.empty_strided(shape, (*M.stride()[:-2], 1, n), dtype=M.dtype)  # no view: forward mode refuses those
+    V = M.new_empty_strided(shape, (*M.stride()[:-2], 1, n))  # no view: forward mode refuses those
     batch = M.numel() // (n * n)
     load = batch * work(n)
     status = _EIGH[M.dtype](n, M.data_ptr(), w.data_ptr(), V.data_ptr(), batch, 1 if load < WORTHWHILE else threads(load))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..spectral import ScalarFunction
-from .eigh import FAR, LARGEST, OUTSIDE, work
+from .eigh import FAR, LARGEST, NO_MEMORY, OUTSIDE, work
 from .inputs import as_rows, laid_out, takes
 from .load import functions
 from .team import threads
@@ -26,7 +26,7 @@ def runs_on(V: Tensor) -> bool:
 
 def value(
     V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, clamped: Tensor | None
-) -> tuple[Tensor, bool]:
+) -> tuple[Tensor, bool] | None:
     """V diag(f(w)) V^T (*B, n, n), or with diag(given (*B, n)), symmetric to the last bit; and whether an eigenvalue may lie
     outside the domain of f.
 
@@ -41,7 +41,7 @@ def value(
         n, V.data_ptr(), w.data_ptr(), None if given is None else given.data_ptr(), out.data_ptr(),
         None if clamped is None else clamped.data_ptr(), batch, layout, *_described(function), threads(batch * work(n)),
     )  # fmt: skip
-    return out, bool(status & OUTSIDE)
+    return None if status & NO_MEMORY else (out, bool(status & OUTSIDE))
 
 
 def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | None, G: Tensor) -> Tensor | None:
@@ -58,7 +58,7 @@ def derivative(V: Tensor, w: Tensor, function: ScalarFunction, given: Tensor | N
         n, V.data_ptr(), w.data_ptr(), G.data_ptr(), None if given is None else given.data_ptr(), out.data_ptr(),
         batch, layout, *_described(function), threads(batch * work(n)),
     )  # fmt: skip
-    return None if status & FAR else out
+    return None if status & (FAR | NO_MEMORY) else out
 
 
 def _described(function: ScalarFunction) -> tuple[int, int, float, float]:

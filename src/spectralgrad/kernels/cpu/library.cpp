@@ -139,3 +139,30 @@ FOR_BOTH(VALUE_)
         return run(DERIVATIVE, is_double, call, B, threads);                                                               \
     }
 FOR_BOTH(DERIVATIVE_)
+
+// A (B, m, n), m >= n -> U^T (B, n, m), s (B, n), descending, and V^T (B, n, n). layout: 1 if A lies in columns.
+#define SVD_(name, is_double)                                                                                              \
+    EXPORT int spectralgrad_svd_##name(int m, int n, const void* A, void* U, void* s, void* V, int64_t B, int layout,     \
+                                       int threads) {                                                                      \
+        const Call call = {n, m, 0, layout, {A}, {U, s, V}, {}};                                                           \
+        return run(SVD, is_double, call, B, threads);                                                                      \
+    }
+FOR_BOTH(SVD_)
+
+// A (B, n, n), n = 2 or 3 -> the polar factor Q, singular values and V; special: the nearest rotation.
+#define POLAR_(name, is_double)                                                                                            \
+    EXPORT int spectralgrad_polar_##name(int n, const void* A, void* Q, void* s, void* V, int64_t B, int layout,          \
+                                         int special, int threads) {                                                       \
+        const Call call = {n, n, special, layout, {A}, {Q, s, V}, {}};                                                     \
+        return run(POLAR, is_double, call, B, threads);                                                                    \
+    }
+FOR_BOTH(POLAR_)
+
+// Q, s, V and a direction E -> that of Q. layout: 1, 4 and 8 if Q, V and E lie in columns.
+#define POLAR_DERIVATIVE_(name, is_double)                                                                                 \
+    EXPORT int spectralgrad_polar_derivative_##name(int n, const void* Q, const void* s, const void* V, const void* E,    \
+                                                    void* out, int64_t B, int layout, double eps, int threads) {           \
+        const Call call = {n, n, 0, layout, {Q, s, V, E}, {out}, {eps}};                                                   \
+        return run(POLAR_DERIVATIVE, is_double, call, B, threads);                                                         \
+    }
+FOR_BOTH(POLAR_DERIVATIVE_)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..buffers import contiguous
 from ..eigenpairs import Coefficients, Cotangents, Rounding
-from .eigh import LARGEST, work
+from .eigh import LARGEST, NO_MEMORY, work
 from .inputs import laid_out, takes
 from .load import functions
 from .team import threads
@@ -32,7 +32,7 @@ def pullback(
     given: Tensor | None,
     scale_free: bool,
     rounding: Rounding,
-) -> Tensor:
+) -> Tensor | None:
     """V (sym(K * X) + diag(gw)) V^T (*B, n, n), X = V^T gV without the rounding of close pairs.
 
     Args:
@@ -46,9 +46,9 @@ def pullback(
     gw, K = (None if x is None else contiguous(x) for x in (of.gw, given))
     n, out = V.shape[-1], torch.empty_like(V)
     batch = V.numel() // (n * n)
-    _PULLBACK[V.dtype](
+    status = _PULLBACK[V.dtype](
         n, V.data_ptr(), w.data_ptr(), gV.data_ptr(), None if gw is None else gw.data_ptr(),
         None if K is None else K.data_ptr(), out.data_ptr(), batch, layout | more, _RULES[by.kind], scale_free,
         by.number, rounding.CLOSE, rounding.NOISE, threads(batch * work(n)),
     )  # fmt: skip
-    return out
+    return None if status & NO_MEMORY else out

@@ -13,7 +13,7 @@ enum Status {
     FAR = 16,            // a spectrum so far from 1, or so wide, that digits may be lost: plain torch does it with care
 };
 
-enum Kernel { EIGH, EIGVALSH, PULLBACK, VALUE, DERIVATIVE, KERNELS };
+enum Kernel { EIGH, EIGVALSH, PULLBACK, VALUE, DERIVATIVE, SVD, POLAR, POLAR_DERIVATIVE, KERNELS };
 
 struct Call {
     int n, m;            // columns and rows

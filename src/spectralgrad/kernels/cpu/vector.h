@@ -142,14 +142,67 @@ template <class T, int K> struct Exponents { Bits<T> e[K]; };
 #define ARITHMETIC(op)                                                                                               \
     PACKED Pack<T, K> operator op(Pack<T, K> a, Pack<T, K> b) { EACH a.v[k_] = a.v[k_] op b.v[k_]; return a; }         \
     PACKED Pack<T, K> operator op(Pack<T, K> a, T b) { EACH a.v[k_] = a.v[k_] op b; return a; }                        \
-    PACKED Pack<T, K> operator op(T a, Pack<T, K> b) { EACH b.v[k_] = a op b.v[k_]; return b; }                        \
-    PACKED Pack<T, K>& operator op##=(Pack<T, K>& a, Pack<T, K> b) { return a = a op b; }
+    PACKED Pack<T, K> operator op(T a, Pack<T, K> b) { EACH b.v[k_] = a op b.v[k_]; return b; }
 ARITHMETIC(+)
 ARITHMETIC(-)
-ARITHMETIC(*)
 ARITHMETIC(/)
 #undef ARITHMETIC
+PACKED Pack<T, K> all(T x) { Pack<T, K> r; EACH r.v[k_] = Vector<T>{} + x; return r; }
 PACKED Pack<T, K> operator-(Pack<T, K> a) { EACH a.v[k_] = -a.v[k_]; return a; }
+
+// A product is a Pack that knows its factors: a sum with it takes one rounding, where there is an instruction for that.
+// Which products are fused is said here and not left to the compiler, who may choose otherwise in each copy of a loop: then
+// the same matrix would have other bits in another place.
+template <class T, int K> struct Product : Pack<T, K> {
+    Pack<T, K> a, b;
+    INLINE Product(Pack<T, K> a, Pack<T, K> b) : a(a), b(b) { EACH this->v[k_] = a.v[k_] * b.v[k_]; }
+};
+#if BYTES == 64
+#define FUSED(name, op)                                                                                              \
+    INLINE Vector<float> name(Vector<float> a, Vector<float> b, Vector<float> c) { return (Vector<float>)_mm512_##op##_ps((__m512)a, (__m512)b, (__m512)c); } \
+    INLINE Vector<double> name(Vector<double> a, Vector<double> b, Vector<double> c) { return (Vector<double>)_mm512_##op##_pd((__m512d)a, (__m512d)b, (__m512d)c); }
+#elif BYTES == 32
+#define FUSED(name, op)                                                                                              \
+    INLINE Vector<float> name(Vector<float> a, Vector<float> b, Vector<float> c) { return (Vector<float>)_mm256_##op##_ps((__m256)a, (__m256)b, (__m256)c); } \
+    INLINE Vector<double> name(Vector<double> a, Vector<double> b, Vector<double> c) { return (Vector<double>)_mm256_##op##_pd((__m256d)a, (__m256d)b, (__m256d)c); }
+#elif defined(__ARM_NEON) && defined(__aarch64__)
+INLINE Vector<float> neon(Vector<float> a, Vector<float> b, Vector<float> c) { return (Vector<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b); }
+INLINE Vector<double> neon(Vector<double> a, Vector<double> b, Vector<double> c) { return (Vector<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b); }
+#define FUSED(name, op)                                                                                              \
+    INLINE Vector<float> name(Vector<float> a, Vector<float> b, Vector<float> c) { return FUSED_##name(a, b, c); }         \
+    INLINE Vector<double> name(Vector<double> a, Vector<double> b, Vector<double> c) { return FUSED_##name(a, b, c); }
+#define FUSED_plus(a, b, c) neon(a, b, c)
+#define FUSED_minus(a, b, c) neon(a, b, -c)
+#define FUSED_from(a, b, c) neon(-a, b, c)
+#else
+#define FUSED(name, op)                                                                                              \
+    INLINE Vector<float> name(Vector<float> a, Vector<float> b, Vector<float> c) { return FUSED_##name(a * b, c); }        \
+    INLINE Vector<double> name(Vector<double> a, Vector<double> b, Vector<double> c) { return FUSED_##name(a * b, c); }
+#define FUSED_plus(p, c) p + c
+#define FUSED_minus(p, c) p - c
+#define FUSED_from(p, c) c - p
+#endif
+FUSED(plus, fmadd)   // a b + c
+FUSED(minus, fmsub)  // a b - c
+FUSED(from, fnmadd)  // c - a b
+#undef FUSED
+PACKED Product<T, K> operator*(Pack<T, K> a, Pack<T, K> b) { return {a, b}; }
+PACKED Product<T, K> operator*(Pack<T, K> a, T b) { return {a, all<T, K>(b)}; }
+PACKED Product<T, K> operator*(T a, Pack<T, K> b) { return {all<T, K>(a), b}; }
+PACKED Product<T, K> operator-(Product<T, K> p) { return {-p.a, p.b}; }
+PACKED Pack<T, K> operator+(Product<T, K> p, Pack<T, K> c) { EACH c.v[k_] = plus(p.a.v[k_], p.b.v[k_], c.v[k_]); return c; }
+PACKED Pack<T, K> operator+(Pack<T, K> c, Product<T, K> p) { return p + c; }
+PACKED Pack<T, K> operator+(Product<T, K> p, Product<T, K> q) { return p + static_cast<Pack<T, K>>(q); }
+PACKED Pack<T, K> operator+(Product<T, K> p, T c) { return p + all<T, K>(c); }
+PACKED Pack<T, K> operator-(Product<T, K> p, Pack<T, K> c) { EACH c.v[k_] = minus(p.a.v[k_], p.b.v[k_], c.v[k_]); return c; }
+PACKED Pack<T, K> operator-(Pack<T, K> c, Product<T, K> p) { EACH c.v[k_] = from(p.a.v[k_], p.b.v[k_], c.v[k_]); return c; }
+PACKED Pack<T, K> operator-(Product<T, K> p, Product<T, K> q) { return p - static_cast<Pack<T, K>>(q); }
+PACKED Pack<T, K> operator-(Product<T, K> p, T c) { return p - all<T, K>(c); }
+PACKED Pack<T, K>& operator+=(Pack<T, K>& a, Pack<T, K> b) { return a = a + b; }
+PACKED Pack<T, K>& operator-=(Pack<T, K>& a, Pack<T, K> b) { return a = a - b; }
+PACKED Pack<T, K>& operator*=(Pack<T, K>& a, Pack<T, K> b) { return a = a * b; }
+PACKED Pack<T, K>& operator+=(Pack<T, K>& a, Product<T, K> p) { return a = a + p; }
+PACKED Pack<T, K>& operator-=(Pack<T, K>& a, Product<T, K> p) { return a = a - p; }
 
 #define COMPARED(name)                                                                                              \
     PACKED Mask<T, K> name(Pack<T, K> a, Pack<T, K> b) { Mask<T, K> r; EACH r.m[k_] = name(a.v[k_], b.v[k_]); return r; } \
@@ -165,7 +218,6 @@ PACKED Mask<T, K> operator!(Mask<T, K> a) { EACH a.m[k_] = !a.m[k_]; return a; }
 PACKED bool any(Mask<T, K> a) { bool found = false; EACH found |= any(a.m[k_]); return found; }
 PACKED Pack<T, K> select(Mask<T, K> m, Pack<T, K> a, Pack<T, K> b) { EACH a.v[k_] = select(m.m[k_], a.v[k_], b.v[k_]); return a; }
 
-PACKED Pack<T, K> all(T x) { Pack<T, K> r; EACH r.v[k_] = Vector<T>{} + x; return r; }
 PACKED Pack<T, K> root(Pack<T, K> a) { EACH a.v[k_] = root(a.v[k_]); return a; }
 PACKED Pack<T, K> size(Pack<T, K> a) { EACH a.v[k_] = (Vector<T>)((Bits<T>)a.v[k_] & ~Real<T>::sign); return a; }
 // |a| with the sign of s, and a with the sign of s times its own: bits, so that the sign of a zero counts.

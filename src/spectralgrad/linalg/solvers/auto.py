@@ -7,7 +7,8 @@ from torch import Tensor
 
 from spectralgrad.counters import device_counter
 from spectralgrad.kernels import jacobi, svd, syev
-from spectralgrad.kernels.cpu import eigh as native_kernel
+from spectralgrad.kernels.cpu import eigh as native_eigh
+from spectralgrad.kernels.cpu import svd as native_svd
 
 from .base import Solver, compilable
 from .jacobi import Jacobi
@@ -48,7 +49,8 @@ class Auto(Solver):
     matrices in single precision of n > 32, which torch takes one after the other.
 
     Singular values, CUDA and real: our kernels, for min(m, n) up to 128, and up to 512 x 512 from 16 matrices on. A single
-    matrix of more than 8192 rows is torch's, as are complex ones, and all on the CPU, where a batch is spread over threads.
+    matrix of more than 8192 rows is torch's, as are complex ones, and so is what the native kernels of the CPU
+    do not take there, with the batch spread over threads.
 
     >>> import torch, spectralgrad as sg
     >>> sg.Auto().choose(torch.eye(100))
@@ -59,7 +61,7 @@ class Auto(Solver):
         if not H.is_cuda:
             n = H.shape[-1]
             few = n > _ALONE and (n > _LARGEST or H.numel() < _SOME * n * n)
-            return _LAPACK if few or not native_kernel.runs_on(H) else _NATIVE
+            return _LAPACK if few or not native_eigh.runs_on(H) else _NATIVE
         n = H.shape[-1]
         batch = H.numel() // (n * n)
         in_kernel = jacobi.runs_on(H)
@@ -82,12 +84,23 @@ class Auto(Solver):
         return self.choose(M).values_if_hermitian(M)
 
     def triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor] | None:
+        if not A.is_cuda and _wins_triplets(A):
+            U, S, Vh, status = native_svd.svd(A)
+            return None if status else (U, S, Vh)
         if not svd.runs_on(A):
             return None
         m, n = A.shape[-2:]
         if A.numel() // (m * n) < _SEVERAL and (min(m, n) > _TRIANGLE or max(m, n) > _TALL):
             return None
         return svd.svd(A, device_counter("nonfinite_input", A.device))
+
+
+def _wins_triplets(A: Tensor) -> bool:
+    """Whether the native kernels take matrices (*B, m, n) like ``A``, and faster than LAPACK."""
+    m, n = A.shape[-2:]
+    k = min(m, n)
+    few = k > _ALONE and (k > _LARGEST or A.numel() < _SOME * m * n)
+    return not few and native_svd.runs_on(A)
 
 
 def _is_kernels(n: int, batch: int, dtype: torch.dtype) -> bool:

@@ -105,8 +105,7 @@ def decompose_svd(who: str, A: Tensor, solver: Solver, check: bool) -> tuple[Ten
     if compiling() or recording():
         _require_compilable(who, type(solver).__name__)
         return _decompose_svd_compiled(who, A, type(solver).__name__, list(astuple(solver)), check)  # type: ignore[call-overload]
-    U, S, Vh = _checked_svd(who, A, solver, check)
-    return U.contiguous(), S, Vh.contiguous()
+    return _checked_svd(who, A, solver, check)  # type: ignore[return-value]
 
 
 def _decompose_svd_fake(who: str, A: Tensor, solver: str, options: list[int], check: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -122,7 +121,8 @@ def _decompose_svd_fake(who: str, A: Tensor, solver: str, options: list[int], ch
 def _decompose_svd_compiled(
     who: str, A: Tensor, solver: str, options: list[int], check: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    return decompose_svd(who, A, _made(solver, options), check)
+    U, S, Vh = _checked_svd(who, A, _made(solver, options), check)
+    return U.contiguous(), S, Vh.contiguous()
 
 
 def _checked_svd(who: str, A: Tensor, solver: Solver, check: bool) -> Factors:

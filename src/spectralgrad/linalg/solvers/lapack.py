@@ -8,6 +8,7 @@ from torch import Tensor
 
 from spectralgrad.errors import LinAlgError
 from spectralgrad.kernels import syev
+from spectralgrad.kernels.cpu import svd as native_svd
 
 from ..scaling import are_finite
 from . import cusolver
@@ -16,6 +17,7 @@ from .threads import WORTHWHILE_SECONDS, may_spread, spread
 
 # Measured: of one 16 x 16 float32 matrix on one core. They grow with about n^1.85; those of m x n with m/n to the power 0.6.
 _EIGH_SECONDS, _SVD_SECONDS = 15e-6, 20e-6
+_FEW = 256  # numbers, beyond which native kernels are faster with vectors than LAPACK is without
 
 
 def worth_spreading(H: Tensor) -> bool:
@@ -33,7 +35,9 @@ def _gains(X: Tensor, seconds: float) -> bool:
 
 def singular_values_alone(A: Tensor, check: bool) -> Tensor | None:
     """S of `decompose_svd` where it needs no vectors and nothing is wrong with ``A``; None leaves it to that."""
-    return _values(torch.linalg.svdvals, A) if check and A.device.type == "cpu" and not _gains_triplets(A) else None
+    if not check or A.device.type != "cpu" or _gains_triplets(A) or (A.numel() > _FEW and native_svd.runs_on(A)):
+        return None
+    return _values(torch.linalg.svdvals, A)
 
 
 def _values(solve: Callable[[Tensor], Tensor], M: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""How tools that look for torch's batch norms find our layers with running statistics.
+"""A layer in the place of a torch batch norm: how tools find it there, and how it reads such a norm's checkpoint.
 
 `update_bn`, `convert_sync_batchnorm`, `replace_all_batch_norm_modules_` look for one class, `_BatchNorm`. Our layers are no
 subclass of it: `convert_sync_batchnorm` puts a SyncBatchNorm in the place of every instance and asks nobody, and whoever
@@ -8,6 +8,7 @@ that class instead, without tensors and never called, which hands on to the laye
 
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn import Module
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .base import BatchStatistics
 
 _OF_LAYER = ("num_features", "eps", "momentum", "track_running_stats", "training")  # read and written there
+_COUNTED_FROM = 2  # the version of torch's batch norms that first has num_batches_tracked
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -89,3 +91,33 @@ def group_from_sync(who: str, process_group: Any) -> Any:
             "initialised. Call torch.distributed.init_process_group first, or pass process_group= to the layer."
         )
     return dist.group.WORLD
+
+
+def translated(layer: "BatchStatistics", state: dict[str, Any], prefix: str, version: int | None) -> list[str]:
+    """Put the layer's own buffers in the place of a batch norm's ``running_var`` in ``state``; what is wrong with it, if so.
+
+    ``state`` is `load_state_dict`'s own copy. Nothing changes unless the variance is there and a buffer of ours is not.
+    """
+    variance = state.get(f"{prefix}running_var")
+    names = [name for name in layer._buffers if name.startswith("running_") and f"{prefix}{name}" not in state]
+    if variance is None or not names or names == ["running_mean"]:
+        return []
+    wrong = _fault(layer.num_features, variance)
+    if wrong is not None:
+        return [f"`{layer.who}`: {prefix}running_var of a batch norm must {wrong}."]
+    del state[f"{prefix}running_var"]
+    for name, value in layer.from_variance(variance).items():
+        state.setdefault(f"{prefix}{name}", value)
+    if version is None or version < _COUNTED_FROM:
+        state.setdefault(f"{prefix}num_batches_tracked", torch.zeros((), dtype=torch.long, device=variance.device))
+    return []
+
+
+def _fault(num_features: int, variance: Any) -> str | None:
+    """What a running variance must be, if this one is not."""
+    if not isinstance(variance, Tensor) or variance.shape != (num_features,):
+        came = tuple(variance.shape) if isinstance(variance, Tensor) else type(variance).__name__
+        return f"have shape ({num_features},), one number for each channel, got {came}"
+    if variance.is_meta or bool((torch.isfinite(variance) & (variance >= 0)).all()):
+        return None
+    return f"be finite and not negative, got a least value of {float(variance.min()):.3g}"

@@ -1,4 +1,4 @@
-"""The passes of one node on a CPU, block by block, against the kernels' twins in float64."""
+"""The passes of one node on a CPU, block by block, against their twins in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from spectralgrad.kernels import affine, moments
-from spectralgrad.nn import blocks
+from spectralgrad.nn import passes
 from support import cases
+from support.passes import combine_twin, grouped_moments_twin, transform_sums_twin, transform_twin
 
 LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
     "channels first": lambda x: x,
@@ -42,9 +42,9 @@ each_shape = pytest.mark.parametrize(("shape", "d"), SHAPES.values(), ids=SHAPES
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
     """Of blocks and matrices, as the passes take them here."""
     block, columns, width = request.param
-    monkeypatch.setattr(blocks, "BLOCK", block)
-    monkeypatch.setattr(blocks, "COLUMNS", columns)
-    monkeypatch.setattr(blocks, "WIDTH", width)
+    monkeypatch.setattr(passes, "BLOCK", block)
+    monkeypatch.setattr(passes, "COLUMNS", columns)
+    monkeypatch.setattr(passes, "WIDTH", width)
     return block, columns
 
 
@@ -61,15 +61,15 @@ class Inputs:
         self.groups = C // d
         self.A, self.S = (cases.random(C // d, d, d, seed=seed, dtype=own) for seed in (2, 3))
         self.bias, self.shift = (cases.random(C, seed=seed, dtype=own) for seed in (4, 5))
-        self.mean, self.rest, _ = moments.grouped_moments_twin(self.x, self.groups)
+        self.mean, self.rest, _ = grouped_moments_twin(self.x, self.groups)
 
 
 PASSES: dict[str, Callable[[Inputs], tuple[Any, Any]]] = {  # in blocks, and the twin
-    "moments": lambda i: (blocks.grouped_moments(i.x, i.groups), moments.grouped_moments_twin(i.x, i.groups)),
+    "moments": lambda i: (passes.grouped_moments(i.x, i.groups), grouped_moments_twin(i.x, i.groups)),
     **{
         f"transform, {name}": lambda i, args=args: (
-            blocks.transform(i.x, i.A, *args(i)),
-            affine.transform_twin(i.x, i.A, *args(i)),
+            passes.transform(i.x, i.A, *args(i)),
+            transform_twin(i.x, i.A, *args(i)),
         )
         for name, args in {
             "all": lambda i: (i.mean, i.rest, i.bias),
@@ -79,15 +79,15 @@ PASSES: dict[str, Callable[[Inputs], tuple[Any, Any]]] = {  # in blocks, and the
     },
     **{
         f"sums, {name}": lambda i, rest=rest: (
-            blocks.transform_sums(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
-            affine.transform_sums_twin(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
+            passes.transform_sums(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
+            transform_sums_twin(i.g, i.x, i.groups, i.mean, i.rest if rest else None),
         )
         for name, rest in {"all": True, "mean alone": False}.items()
     },
     **{
         f"combine, {name}": lambda i, rest=rest: (
-            blocks.combine(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
-            affine.combine_twin(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
+            passes.combine(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
+            combine_twin(i.g, i.x, i.A, i.S, i.mean, i.rest if rest else None, i.shift),
         )
         for name, rest in {"all": True, "mean alone": False}.items()
     },
@@ -123,10 +123,21 @@ def test_against_the_twin(
 
 
 @each_pass
+def test_memory_format(call: Any) -> None:
+    for laid in LAYOUTS.values():
+        i = Inputs((3, 6, 4, 5), 3, laid, torch.float32)
+        is_last = laid is LAYOUTS["channels last"]
+        for y in call(i)[:1]:
+            if isinstance(y, Tensor):
+                assert y.is_contiguous() == (not is_last)
+                assert y.is_contiguous(memory_format=torch.channels_last) == is_last
+
+
+@each_pass
 def test_a_far_mean_costs_no_digits(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What rounding leaves in the mean, of a block and of all, is carried along."""
-    monkeypatch.setattr(blocks, "BLOCK", 600)
-    monkeypatch.setattr(blocks, "COLUMNS", 40)
+    monkeypatch.setattr(passes, "BLOCK", 600)
+    monkeypatch.setattr(passes, "COLUMNS", 40)
     i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels first"], torch.float32, mean=1e5)
     assert error(*call(i)) < 16 * cases.eps(torch.float32)
 
@@ -136,9 +147,9 @@ def test_blocks_hold_every_sample_once(size: tuple[int, int]) -> None:
     for shape, d in SHAPES.values():
         for laid in LAYOUTS.values():
             x = laid(torch.arange(float(torch.Size(shape).numel())).view(shape))
-            parts = [part.movedim((2, 3), (0, 1)).reshape(shape[1], -1) for (part,) in blocks.parts(shape[1] // d, x)]
+            parts = [part.movedim((2, 3), (0, 1)).reshape(shape[1], -1) for (part,) in passes.parts(shape[1] // d, x)]
             assert torch.equal(torch.cat(parts, 1).sort(1).values, x.movedim(1, 0).flatten(1).sort(1).values)
-            assert max(part.shape[1] for part in parts) <= max(block // shape[1], columns, blocks.SAMPLES_OF_D * d)
+            assert max(part.shape[1] for part in parts) <= max(block // shape[1], columns, passes.SAMPLES_OF_D * d)
 
 
 def test_two_maps_are_cut_alike(size: tuple[int, int]) -> None:
@@ -147,7 +158,7 @@ def test_two_maps_are_cut_alike(size: tuple[int, int]) -> None:
         numbers = torch.arange(float(torch.Size(shape).numel())).view(shape)
         for laid in LAYOUTS.values():
             for last in [LAYOUTS["channels first"](numbers), LAYOUTS["channels last"](numbers)]:
-                for one, other in blocks.parts(shape[1] // d, laid(numbers), last):
+                for one, other in passes.parts(shape[1] // d, laid(numbers), last):
                     assert torch.equal(one, other) or laid is LAYOUTS["one number"]
                     assert other.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
 
@@ -160,13 +171,13 @@ def test_neighbouring_groups_share_a_product_where_channels_lie_last(
     channels: int, d: int, width: int, products: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as fit into the width and divide the groups."""
-    monkeypatch.setattr(blocks, "WIDTH", width)
+    monkeypatch.setattr(passes, "WIDTH", width)
     taken, groups = [], channels // d
-    monkeypatch.setattr(blocks, "parts", lambda count, *_: taken.append(count) or iter(()))
+    monkeypatch.setattr(passes, "parts", lambda count, *_: taken.append(count) or iter(()))
     x = cases.random(4, channels, 3, 3)
     A = cases.random(groups, d, d)
     for laid, count in (("channels last", products), ("channels first", groups)):
-        blocks.transform(LAYOUTS[laid](x), A, None, None, None)
+        passes.transform(LAYOUTS[laid](x), A, None, None, None)
         assert taken.pop() == count
 
 
@@ -182,7 +193,7 @@ def test_neighbouring_groups_share_a_product_where_channels_lie_last(
     ],
 )
 def test_matrices_of_a_block(count: int, positions: int, columns: int, is_last: bool, matrices: tuple[int, ...]) -> None:
-    assert blocks._matrices_of(count, positions, columns, is_last) == matrices
+    assert passes._matrices_of(count, positions, columns, is_last) == matrices
 
 
 @each_pass
@@ -207,8 +218,8 @@ def test_precision_flags_are_not_felt(call: Any) -> None:
 def test_nan_stays_in_its_group() -> None:
     i = Inputs((5, 6, 7, 4), 3, LAYOUTS["channels first"], torch.float32)
     i.x[0, 0, 0, 0] = torch.nan
-    mean, _, scatter = blocks.grouped_moments(i.x, 2)
-    y = blocks.transform(i.x, i.A, None, None, None)
+    mean, _, scatter = passes.grouped_moments(i.x, 2)
+    y = passes.transform(i.x, i.A, None, None, None)
     assert mean[0].isnan()
     assert scatter[0].isnan().any()
     assert y[:, :3].isnan().any()
@@ -216,11 +227,11 @@ def test_nan_stays_in_its_group() -> None:
 
 
 def test_the_same_bits_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "BLOCK", 600)
-    monkeypatch.setattr(blocks, "COLUMNS", 40)
+    monkeypatch.setattr(passes, "BLOCK", 600)
+    monkeypatch.setattr(passes, "COLUMNS", 40)
     i = Inputs((50, 6, 4, 4), 3, LAYOUTS["channels last"], torch.float32)
     for _ in range(3):
-        assert all(map(torch.equal, blocks.grouped_moments(i.x, 2), blocks.grouped_moments(i.x, 2)))
+        assert all(map(torch.equal, passes.grouped_moments(i.x, 2), passes.grouped_moments(i.x, 2)))
 
 
 @pytest.mark.parametrize("d", [4, 8])
@@ -229,9 +240,9 @@ def test_sums_keep_their_digits_where_channels_lie_last(d: int) -> None:
     x = torch.randn(64, 8, 32, 32, generator=cases.generator()) * torch.logspace(0, -1, 8).view(8, 1, 1)
     g = torch.randn(64, 8, 32, 32, generator=cases.generator(1))
     for layout in (torch.contiguous_format, torch.channels_last):
-        mean, correction, scatter = blocks.grouped_moments(x.contiguous(memory_format=layout), 8 // d)
+        mean, correction, scatter = passes.grouped_moments(x.contiguous(memory_format=layout), 8 // d)
         X, G = (y.double().transpose(0, 1).reshape(8 // d, d, -1) for y in (x, g))
         X -= X.mean(-1, keepdim=True)
         assert cases.relative_error(scatter, X @ X.mT) < 2e-7
-        Q, _ = blocks.transform_sums(g.contiguous(memory_format=layout), x, 8 // d, mean, correction)
+        Q, _ = passes.transform_sums(g.contiguous(memory_format=layout), x, 8 // d, mean, correction)
         assert float((Q.double() - G @ X.mT).abs().max() / (G.norm() * X.norm())) < 1e-9
