@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +55,20 @@ def test_wrong_use_is_one_line(arguments: tuple[str, ...], capsys: pytest.Captur
     assert done.out == ""
     assert done.err.count("\n") == 1
     assert f"takes --version or nothing, got {' '.join(arguments)}." in done.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's full device")
+@pytest.mark.parametrize("arguments", [(), ("--version",), ("--help",)])
+def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        call = [sys.executable, "-m", "spectralgrad", *arguments]
+        done = subprocess.run(call, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "python -m spectralgrad: No space left on device.\n")
+
+
+def test_without_doc_strings_it_works() -> None:
+    done = subprocess.run([sys.executable, "-OO", "-m", "spectralgrad", "--version"], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,8 +16,18 @@ def main(arguments: list[str]) -> int:
     """Run the command.
 
     Returns:
-        The exit code: 0 if every check passed, 1 if one failed, 2 for wrong use.
+        The exit code: 0 if every check passed, 1 if one failed or nothing can be written, 2 for wrong use.
     """
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()  # a full disk is told here, not by Python when it ends
+    except OSError as error:
+        print(f"python -m spectralgrad: {error.strerror or error}.", file=sys.stderr)
+        code = 1
+    return code
+
+
+def _run(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(f"spectralgrad {sg.__version__}")
         return 0

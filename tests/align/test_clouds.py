@@ -281,6 +281,36 @@ def test_the_scale_has_a_subgradient_at_its_kinks(kind: str) -> None:
     assert (slopes[1] - slopes[0] < 1e-5) == (kind == "line and line")
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("offset", [0.0, 1.0, 1e6])
+def test_the_scale_on_a_line_is_smooth_where_y_is_one_point(offset: float, weighted: bool) -> None:
+    """R is 1 there, and s = sum w a b / sum w a^2 whatever y is."""
+    x, y = torch.arange(3.0, dtype=torch.float64).unsqueeze(-1), torch.full((3, 1), offset, dtype=torch.float64)
+    w = torch.tensor([1.0, 2.0, 1.5] if weighted else [1.0] * 3, dtype=torch.float64)
+    leaves = [z.requires_grad_() for z in (x, y, w)]
+
+    def of(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        found = sg.umeyama(x, y, w if weighted else None)
+        return found.s + 0.3 * found.t[0]
+
+    def by_hand(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        p = (w / w.sum()).unsqueeze(-1)
+        mx, my = (p * x).sum(), (p * y).sum()
+        s = (p * (x - mx) * (y - my)).sum() / (p * (x - mx).square()).sum()
+        return s + 0.3 * (my - s * mx)
+
+    sg.reset_counts()
+    for along in (1, 2):
+        got, want = of(*leaves), by_hand(*leaves)
+        if along == 2:
+            got, want = (torch.autograd.grad(z, leaves[1], create_graph=True)[0].square().sum() + z for z in (got, want))
+        for g, h in zip(
+            *(torch.autograd.grad(z, leaves, allow_unused=True, materialize_grads=True) for z in (got, want)), strict=True
+        ):
+            torch.testing.assert_close(g, h, rtol=1e-9, atol=1e-9 * (1 + offset))
+    assert sg.counts() == {}
+
+
 @pytest.mark.parametrize("aspect", [1e-3, 1e-5])
 def test_the_scale_of_a_thin_cloud_is_exact(aspect: float) -> None:
     """It is the nuclear norm of A over the variance: no sum of singular values divides its gradient."""

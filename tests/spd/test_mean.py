@@ -35,6 +35,32 @@ def test_weights_whose_sum_overflows(metric: Any) -> None:
 
 
 @each_metric
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [(torch.float64, 2.0**-1000), (torch.float64, 1e-308), (torch.float64, 2.0**1000), (torch.float32, 1e-40)],
+)
+def test_weights_of_any_scale(metric: Any, dtype: torch.dtype, size: float) -> None:
+    """Their gradient is that of ordinary ones over their scale, or as large as numbers are, in the same direction."""
+    X, w = cases.random_covariance(3, 3).to(dtype), torch.tensor([1.0, 2.0, 4.0], dtype=dtype)
+
+    def slopes(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        leaves = X.clone().requires_grad_(), w.requires_grad_()
+        M = sg.spd.mean(*leaves, metric=metric)
+        return M.detach(), *torch.autograd.grad((M * M.detach().roll(1, -1)).sum(), leaves)
+
+    M, of_X, of_w = slopes(w)
+    tiny_M, tiny_of_X, tiny_of_w = slopes(w * size)
+    rtol = 1e-3 if dtype == torch.float32 else 1e-11  # a weight of 1e-40 has five digits
+    torch.testing.assert_close(tiny_M, M, rtol=rtol, atol=rtol)
+    torch.testing.assert_close(tiny_of_X, of_X, rtol=rtol, atol=rtol)
+    assert bool(tiny_of_w.isfinite().all())
+    if dtype == torch.float64:
+        torch.testing.assert_close(tiny_of_w / tiny_of_w.abs().max(), of_w / of_w.abs().max(), rtol=1e-9, atol=1e-9)
+    if size == 2.0**-1000:
+        torch.testing.assert_close(tiny_of_w * size, of_w, rtol=1e-9, atol=1e-9)
+
+
+@each_metric
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex128], ids=cases.ident)
 def test_the_equation_holds(metric: Any, dtype: torch.dtype) -> None:
     X, w = definite(3, 7, n=5, condition=1e3, dtype=dtype), torch.rand(3, 7, dtype=torch.float64) + 0.1

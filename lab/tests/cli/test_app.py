@@ -43,6 +43,38 @@ def test_a_terminal_without_our_signs_gets_a_question_mark(tmp_path: Path) -> No
     assert b"?" in done.stdout
 
 
+def from_shell(*arguments: str, out: str = os.devnull, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """The command as a shell starts it, writing into ``out``."""
+    command = [sys.executable, "-m", "spectralgrad_lab", *arguments]
+    with Path(out).open("w") as file:
+        return subprocess.run(
+            command, stdout=file, stderr=subprocess.PIPE, text=True, env={**os.environ, **variables}, check=False
+        )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux's full device")
+@pytest.mark.parametrize("flags", ["--version", "--help", "--show-completion", "list --help", "list"])
+def test_a_full_disk_is_one_line(flags: str) -> None:
+    done = from_shell(*flags.split(), out="/dev/full", SHELL="/bin/bash")
+    assert done.returncode == 1
+    assert done.stderr.startswith("spectralgrad")
+    assert ": No space left on device." in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", ["list", "train --help"])
+def test_without_doc_strings_every_flag_is_there(flags: str, tmp_path: Path) -> None:
+    done = from_shell(*flags.split(), out=str(tmp_path / "out"), PYTHONOPTIMIZE="2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ("pami-table4" if flags == "list" else "--milestones") in (tmp_path / "out").read_text()
+
+
+def test_a_misspelt_method_is_named(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["train", "--method", "taylr", "--records", str(tmp_path / "r")]) == 2
+    assert "`Trial`: method must be one of svd, clip, taylor," in (said := capsys.readouterr().err)
+    assert "got 'taylr'" in said
+
+
 def test_help_of_bench_names_the_sections(capsys: Captured) -> None:
     assert main(["bench", "--help"]) == 0
     text = capsys.readouterr().out

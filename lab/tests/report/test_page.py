@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,7 +14,7 @@ import torch
 
 pytest.importorskip("matplotlib")
 
-from lab_support.synthetic import COMPUTED, HOSTILE, SPECS, train
+from lab_support.synthetic import COMPUTED, HOSTILE, SPECS, always, train
 from lab_support.written import Written
 from spectralgrad.errors import OptionError
 from spectralgrad_lab.artifacts import registry
@@ -23,6 +24,7 @@ from spectralgrad_lab.records.results import SCALES, Computed, GalleryPicture, P
 from spectralgrad_lab.records.store import Store, StoreError
 from spectralgrad_lab.records.trial import Trial
 from spectralgrad_lab.report.page import write_page
+from spectralgrad_lab.report.panel import Panel
 
 VOID = {"img", "link", "meta", "br"}
 
@@ -228,6 +230,67 @@ def test_a_record_is_read_once(written: Written, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Store, "lines", lambda self, trial: reads.append(trial) or lines(self, trial))
     write_page(tmp_path, written.store, {"pami-fig6": SPECS["pami-fig6"]}, "short")
     assert len(reads) == len(set(reads)) == 16
+
+
+def changed(path: Path, line: int, places: str, value: object) -> None:
+    """Put a value into a record, at a place like «curves 0 y 0» of one of its lines."""
+    text = path.read_text(encoding="utf-8")
+    lines = text.splitlines() if "\n{" in text else [text]
+    whole = here = json.loads(lines[line])
+    *way, last = (int(name) if name.isdigit() else name for name in places.split())
+    for name in way:
+        here = here[name]
+    assert last in here if isinstance(here, dict) else here[last] is not None
+    here[last] = value
+    lines[line] = json.dumps(whole)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("id", "line", "places", "value", "says"),
+    [
+        ("pami-fig3", 0, "result curves 0 y 0", "NaN", "1 point not drawn"),
+        ("pami-fig3", 0, "result curves 0 y 0", -1.7e308, "1 point not drawn"),
+        ("pami-fig2", 0, "result curves 0 x 0", 1.7e308, "1 point not drawn"),
+        ("pami-fig4", 0, "result surfaces 0 z 3 3", 1.7e308, "Our figure"),
+        ("pami-fig4", 0, "result surfaces 0 x 20", 1.7e308, "figure «contours» is left out"),
+        ("nips19-fig2", 1, "train_loss", 1.7e308, "Our figure"),
+        ("pami-fig6", 1, "seconds", 1.7e308, "not drawn"),
+        ("pami-fig5", 1, "train_error", 1.7e308, "train_error must be a number from 0 to 100, got 1.7e+308"),
+        ("pami-fig1b", -1, "test_error", -1.7e308, "test_error must be a number from 0 to 100, or null, got -1.7e+308"),
+    ],
+)
+def test_a_number_that_cannot_be_drawn_costs_its_record_or_figure_alone(
+    id: str, line: int, places: str, value: object, says: str, tmp_path: Path
+) -> None:
+    store, spec = Store(tmp_path / "records"), SPECS[id]
+    if spec.entries is not None:
+        entries = spec.entries("short")[:2]
+        spec = replace(spec, entries=always(entries))
+        for trial in (trial for entry in entries for trial in entry.trials):
+            train(store, trial)
+        changed(store.files(entries[0].trials[0]).record, line, places, value)
+    else:
+        store.save_computed(id, "short", COMPUTED[id])
+        changed(store._computed(id, "short"), line, places, value)
+    told: list[str] = []
+    page = write_page(tmp_path / "page", Store(store.folder), {id: spec}, "short", tell=told.extend)
+    text = Reader(page.read_text(encoding="utf-8")).sections[id]
+    assert says in text
+    if "must be" in says or "left out" in says:
+        assert any(says in line for line in told)
+
+
+def test_what_matplotlib_cannot_draw_is_named(written: Written, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(panels: list[Panel], banner: str) -> bytes:
+        raise StopIteration
+
+    monkeypatch.setattr("spectralgrad_lab.report.findings.draw", draw)
+    told: list[str] = []
+    page = write_page(tmp_path, written.store, {"pami-fig6": SPECS["pami-fig6"]}, "short", tell=told.extend)
+    assert [line for line in told if line.startswith("pami-fig6: figure «d = 4» is left out: StopIteration")]
+    assert "figure «d = 4» is left out: StopIteration." in Reader(page.read_text(encoding="utf-8")).sections["pami-fig6"]
+    assert not list(tmp_path.glob("*.png"))
 
 
 def test_a_column_of_min_and_mean_is_turned_to_stand_as_ours_does(tmp_path: Path) -> None:

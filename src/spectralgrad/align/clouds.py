@@ -141,7 +141,9 @@ def _similar(who: str, eps: float, of: Moments) -> tuple[Tensor, ...]:
 
 
 def _cross(of: Moments) -> Tensor:
-    """A (*B, d, d), 0 where all points of a cloud coincide."""
+    """A (*B, d, d), 0 where all points of a cloud coincide. On a line R does not depend on A, and one point y is no tie."""
+    if of.A.shape[-1] == 1:
+        return of.A
     return torch.where((of.single_x | of.single_y)[..., None, None], 0, of.A)
 
 

@@ -138,7 +138,7 @@ __device__ __forceinline__ void collect(Kept& own, const given* x, const given* 
     if (lane != 0) return;
     own.single_x = coincide(mean_x, furthest[0], second[D * D], rounding, computed);
     own.single_y = coincide(mean_y, furthest[1], second[D * D + 1], rounding, computed);
-    const bool single = own.single_x || own.single_y;
+    const bool single = D > 1 && (own.single_x || own.single_y);  // on a line nothing turns, and one point y is no tie
     own.variance = own.single_x ? real(1) : second[D * D];
     own.total = total[0];
     #pragma unroll
@@ -219,7 +219,7 @@ __device__ __forceinline__ void pull_back(Slopes& out, const Kept& own, const gi
         out.mean_y[k] = own.mean_y[k];
     }
     derive(own.A, own.V, sigma, direction, eps, G);
-    const bool single = own.single_x || own.single_y;
+    const bool single = D > 1 && (own.single_x || own.single_y);  // on a line nothing turns, and one point y is no tie
     const real stretch = SCALED && !own.single_x ? back / own.variance : real(0);  // <R, A> is the largest over all R: dR adds nothing
     out.g = -stretch * own.s;
     out.total = own.total;

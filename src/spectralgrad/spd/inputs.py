@@ -7,6 +7,7 @@ from torch import Tensor
 
 from spectralgrad.context import may_look
 from spectralgrad.errors import DtypeError, LinAlgError, OptionError, ShapeError
+from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import hermitian_part
 from spectralgrad.linalg.products.iteration import product_dtype
@@ -155,11 +156,8 @@ def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
             f"`{who}`: weights must have shape {tuple(shape)}, (*batch, K), or ({shape[-1]},) for all of the batch, got "
             f"{tuple(weights.shape)}."
         )
-    w = weights.to(device=X.device, dtype=dtype)
-    if w.numel():  # so that their sum does not overflow
-        largest = w.detach().amax(-1, keepdim=True)
-        w = w / torch.where((largest > 1) & torch.isfinite(largest), largest, 1)
-    total = w.sum(-1, keepdim=True)
+    w = weights.to(device=X.device)
+    w = cast(w, dtype) if w.is_floating_point() else w.to(dtype)
     if may_look(w) and w.numel():
         require_finite(who, w.detach(), "weights")
         if bool((w < 0).any()):
@@ -167,10 +165,20 @@ def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:
                 f"`{who}`: weights must not be negative, got {int((w < 0).sum())} negative ones, the lowest "
                 f"{float(weights.min()):.3g}. Clamp them at 0, or pass logits.softmax(-1)."
             )
-        if not bool((total > 0).all()):
+        empty = ~(w > 0).any(-1)
+        if bool(empty.any()):
             raise OptionError(
-                f"`{who}`: weights must have a positive sum over the K matrices, got 0 for {int((total <= 0).sum())} of "
-                f"{total.numel()} means. Give at least one matrix a positive weight, or leave that mean out."
+                f"`{who}`: weights must have a positive sum over the K matrices, got 0 for {int(empty.sum())} of "
+                f"{empty.numel()} means. Give at least one matrix a positive weight, or leave that mean out."
             )
     w = torch.where(w >= 0, w, torch.nan)  # where nobody looked
-    return (w / total).expand(shape)
+    (shares,) = homogeneous(_shares, [(w, 1)], _share_scales, out=1)
+    return shares.expand(shape)
+
+
+def _shares(w: Tensor) -> tuple[Tensor]:
+    return (w / w.sum(-1, keepdim=True),)
+
+
+def _share_scales(k: Tensor) -> Scales:
+    return Scales((k,), (torch.zeros_like(k),))

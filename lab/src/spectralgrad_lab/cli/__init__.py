@@ -53,4 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         app(args=arguments, prog_name="spectralgrad", obj=tuple(arguments))
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except OSError as error:  # of --help and its kin, which are no commands: those answer by themselves
+        print(f"spectralgrad: {error.strerror or error}.", file=sys.stderr)
+        return 1
     return 0

@@ -60,12 +60,12 @@ def train_command() -> Callable[..., None]:
     folder = Annotated[Path | None, typer.Option("--data-folder", help="folder of the data sets (or SPECTRALGRAD_DATA)")]
     made: dict[str, tuple[Any, Any]] = {"data_folder": (folder, None)}
     made |= {"device": (Device, "auto"), "records": (Records, FOLDER), "seconds": (Seconds, None)}
-    said = sentences(Trial.__doc__ or "")
+    said = sentences(Trial.__doc__ or "")  # none where Python strips doc-strings
     for field in fields(Trial):
         kind, default, more = field.type, field.default, ""
         if isinstance(default, tuple):
             kind, default, more = str, ",".join(map(str, default)), " With commas."
-        made[field.name] = (Annotated[kind, typer.Option(help=f"{said[field.name]}{more}")], default)
+        made[field.name] = (Annotated[kind, typer.Option(help=f"{said.get(field.name, '')}{more}")], default)
 
     def train(**values: Any) -> None:
         _train(values.pop("data_folder"), values.pop("device"), values.pop("records"), values.pop("seconds"), values)

@@ -75,8 +75,6 @@ def differentiation(options: LayerOptions) -> dict[str, Any]:
         OptionError: an unknown method, or iterations for one that has none.
     """
     method = options.method
-    if method not in METHODS:
-        raise OptionError(f"`Trial`: method must be one of {', '.join(METHODS)}, got {method!r}.")
     if options.iterations is not None and method not in STEPS:
         raise OptionError(
             f"`Trial`: iterations are those of {', '.join(STEPS)}; {method} has none, got {options.iterations!r}. "
@@ -145,6 +143,8 @@ def require_options(options: LayerOptions) -> None:
     layer, method = options.layer, options.method
     if layer not in LAYERS:
         raise OptionError(f"`Trial`: layer must be one of {', '.join(LAYERS)}, got {layer!r}.")
+    if method not in (*METHODS, *(("bn",) if layer == "bn" else ())):
+        raise OptionError(f"`Trial`: method must be one of {', '.join(METHODS)}, got {method!r}.")
     if layer != "denoise" and not (options.energy is None and options.rank is None):
         raise OptionError(f"`Trial`: energy and rank belong to layer denoise, got layer {layer}. Leave them out.")
     if options.deflation != "two-sided" and (layer == "bn" or method != "svd-pi"):
@@ -160,7 +160,9 @@ def require_options(options: LayerOptions) -> None:
         raise OptionError(f"`Trial`: through belongs to layer denoise, got {options.through!r} for {layer}. Leave it out.")
     if layer == "bn":
         if method not in ("exact", "bn") or options.iterations is not None:
-            raise OptionError(f"`Trial`: batch norm has nothing to differentiate by {method!r}. Leave method out.")
+            raise OptionError(
+                f"`Trial`: batch norm has nothing to differentiate by {method!r}. Leave method out, or take another layer."
+            )
         return
     if layer == "denoise" and options.d is not None:
         raise OptionError(f"`Trial`: layer denoise acts on all channels together, got d={options.d}. Leave d out.")

@@ -26,6 +26,14 @@ def _is_number_or_none(x: Any) -> bool:
     return x is None or _is_number(x)
 
 
+def _is_percent(x: Any) -> bool:
+    return _is_number(x) and not (x < 0 or x > 100)  # NaN may be one
+
+
+def _is_percent_or_none(x: Any) -> bool:
+    return x is None or _is_percent(x)
+
+
 def _is_text(x: Any) -> bool:
     return isinstance(x, str)
 
@@ -40,7 +48,7 @@ def _is_measured(x: Any) -> bool:
 
 
 WHOLE = ("epoch", "step", "classes", "nonfinite", "solver_failures")
-LOSSES = ("test_loss", "test_error", "top5_error", "best_error")
+ERRORS = ("test_error", "top5_error", "best_error")
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a field is, where a line has it; others may be anything
     "trial": (lambda x: isinstance(x, dict | str), "a dictionary or its text"),
     "machine": (_is_facts, "a dictionary of facts"),
@@ -52,8 +60,10 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {  # what a field is, whe
     "reason": (_is_text, "a text"),
     "graph": (lambda x: isinstance(x, bool), "true or false"),
     **dict.fromkeys(WHOLE, (_is_whole, "a whole number >= 0")),
-    **dict.fromkeys(("seconds", "train_loss", "train_error"), (_is_number, "a number")),
-    **dict.fromkeys(LOSSES, (_is_number_or_none, "a number or null")),
+    **dict.fromkeys(("seconds", "train_loss"), (_is_number, "a number")),
+    "test_loss": (_is_number_or_none, "a number or null"),
+    "train_error": (_is_percent, "a number from 0 to 100"),
+    **dict.fromkeys(ERRORS, (_is_percent_or_none, "a number from 0 to 100, or null")),
 }
 
 

@@ -8,6 +8,7 @@ from .recording import Line, end_of
 
 CLASSES = {"digits": 10, "cifar10": 10, "cifar100": 100, "tinyimagenet": 200}  # where an older start line does not say
 CONVERGED = 0.5  # of the error of guessing
+LARGEST = 1e100  # what is larger can be neither squared nor drawn
 
 
 class Outcome(NamedTuple):
@@ -72,13 +73,14 @@ def outcome_of(lines: list[Line]) -> Outcome | None:
 
 
 def number(x: Any) -> float:
-    """A number of a record; NaN for what is missing or written in words.
+    """A number of a record; NaN for what is missing or written in words, and infinite beyond `LARGEST`.
 
-    >>> number(2), number(None), number("inf")
-    (2.0, nan, inf)
+    >>> number(2), number(None), number("inf"), number(-1.7e308)
+    (2.0, nan, inf, -inf)
     """
     try:
-        return float(x)
+        value = float(x)
+        return value if abs(value) <= LARGEST else math.copysign(math.inf, value) if value == value else value
     except (TypeError, ValueError, OverflowError):
         return math.nan
 

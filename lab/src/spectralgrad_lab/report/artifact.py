@@ -4,6 +4,7 @@ import base64
 from collections.abc import Sequence
 
 from spectralgrad_lab.records.machine import slug
+from spectralgrad_lab.records.outcome import LARGEST
 
 from .answer import answer, trained
 from .figures import describe, left_out
@@ -66,7 +67,7 @@ def _failures(found: Findings) -> Markup:
 
 
 def _damaged(found: Findings) -> Markup:
-    listed = [element("li", f"{line}.") for line in found.damaged]
+    listed = [element("li", f"{line}.") for line in (*found.damaged, *found.undrawn)]
     return element("ul", *listed, class_="notes") if listed else Markup("")
 
 
@@ -105,7 +106,8 @@ def _caption(panels: Sequence[Panel]) -> str:
     missing = sum(left_out(panel) for panel in panels)
     if missing:
         said.append(
-            f"{missing} point{'' if missing == 1 else 's'} not drawn: not finite, or not positive on a logarithmic axis."
+            f"{missing} point{'' if missing == 1 else 's'} not drawn: not finite, beyond {LARGEST:g}, or not positive on a "
+            "logarithmic axis."
         )
     return " ".join(said)
 

@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from spectralgrad_lab.records.outcome import number
+from spectralgrad_lab.records.outcome import LARGEST, number
 
 from .colours import Stroke, looks
 from .panel import Panel, Series
@@ -100,12 +100,12 @@ def is_empty(panel: Panel) -> bool:
 
 
 def left_out(panel: Panel) -> int:
-    """How many points cannot be drawn: not finite, or not positive on a logarithmic axis."""
+    """How many points cannot be drawn: not finite or too large, or not positive on a logarithmic axis."""
     return sum(not _visible(x, y, panel.log) for line in panel.lines for x, y in zip(line.x, line.y, strict=True))
 
 
 def _visible(x: float, y: float, log: str) -> bool:
-    return math.isfinite(x) and math.isfinite(y) and not ("x" in log and x <= 0) and not ("y" in log and y <= 0)
+    return abs(x) <= LARGEST and abs(y) <= LARGEST and not ("x" in log and x <= 0) and not ("y" in log and y <= 0)
 
 
 def _looks(lines: Sequence[Series]) -> list[Stroke]:
@@ -182,7 +182,10 @@ def _arrows(axes: Any, panel: Panel) -> None:
     """From the first point of a line to its last; from the origin if it has only one."""
     xs, ys = [0.0], [0.0]
     for line, look in zip(panel.lines, _looks(panel.lines), strict=True):
-        (x0, y0), (x1, y1) = ((line.x[0], line.y[0]) if len(line.x) > 1 else (0.0, 0.0)), (line.x[-1], line.y[-1])
+        ends = list(zip(line.x, line.y, strict=True))
+        if not ends or not all(_visible(x, y, panel.log) for x, y in ends):
+            continue
+        (x0, y0), (x1, y1) = (ends[0] if len(ends) > 1 else (0.0, 0.0)), ends[-1]
         axes.annotate("", (x1, y1), (x0, y0), arrowprops={"arrowstyle": "-|>", "color": look.colour, "linewidth": 2})
         axes.plot([], [], color=look.colour, linewidth=2, label=_plain(line.label))
         xs, ys = [*xs, x0, x1], [*ys, y0, y1]
@@ -197,7 +200,16 @@ def _arrows(axes: Any, panel: Panel) -> None:
 def _points(axes: Any, panel: Panel) -> None:
     """Clouds, in axes of one scale: an angle is seen as it is."""
     for line, look in zip(panel.lines, _looks(panel.lines), strict=True):
-        axes.plot(line.x, line.y, look.marker, markersize=4, color=look.colour, label=_plain(line.label), alpha=0.8)
+        seen = [(x, y) for x, y in zip(line.x, line.y, strict=True) if _visible(x, y, panel.log)]
+        axes.plot(
+            [x for x, _ in seen],
+            [y for _, y in seen],
+            look.marker,
+            markersize=4,
+            color=look.colour,
+            label=_plain(line.label),
+            alpha=0.8,
+        )
     axes.set_aspect("equal", adjustable="datalim")
     axes.grid(alpha=0.3)
     _legend(axes, panel)
@@ -234,7 +246,7 @@ def _mesh(panel: Panel) -> tuple[Any, Any, Any]:
     assert panel.surface is not None
     x, y = np.meshgrid(np.array(panel.surface.x), np.array(panel.surface.y))
     z = np.array(panel.surface.z)
-    return x, y, np.ma.masked_invalid(z)
+    return x, y, np.ma.masked_where(~(abs(z) <= LARGEST), z)
 
 
 _DRAWN = {"lines": _lines, "arrows": _arrows, "points": _points, "surface": _surface, "contour": _contour}

@@ -44,6 +44,7 @@ class Findings:
     begun: int = 0  # with epochs, but no end
     problem: str = ""  # why the records cannot be read
     damaged: list[str] = field(default_factory=list)  # records that are left out, and why
+    undrawn: list[str] = field(default_factory=list)  # figures that are left out, and why
     origins: list[str] = field(default_factory=list)  # machine, torch, precision, ...
 
     @property
@@ -113,7 +114,17 @@ def gather(spec: Spec, scale: Scale, store: Store) -> Findings:
 
 def pictures_of(found: Findings) -> list[bytes]:
     """A PNG for each panel of the page; empty where there is nothing to see."""
-    return [b"" if is_empty(panel) else draw([panel], found.banner) for panel in found.panels]
+    return [b"" if is_empty(panel) else _drawn([panel], found) for panel in found.panels]
+
+
+def _drawn(panels: Sequence[Panel], found: Findings) -> bytes:
+    """The panels as PNG; empty where matplotlib cannot draw them, which is told."""
+    try:
+        return draw(panels, found.banner)
+    except Exception as error:  # of any kind: StopIteration, LinAlgError, ... out of numbers that it does not expect
+        names = " and ".join(f"«{panel.title or found.spec.shows}»" for panel in panels)
+        found.undrawn.append(f"{found.spec.id}: figure {names} is left out: {type(error).__name__}: {error}".rstrip(": "))
+        return b""
 
 
 def files_of(found: Findings, pictures: Sequence[bytes]) -> dict[str, bytes]:
@@ -133,8 +144,9 @@ def files_of(found: Findings, pictures: Sequence[bytes]) -> dict[str, bytes]:
         sheets.append([POINT_COLUMNS, *points])
     files = {f"{stem}{f'-{i}' if i > 1 else ''}.csv": to_csv(sheet).encode() for i, sheet in enumerate(sheets, 1)}
     drawn = [(panel, picture) for panel, picture in zip(found.panels, pictures, strict=True) if picture]
-    if drawn:
-        files[f"{stem}.png"] = drawn[0][1] if len(drawn) == 1 else draw([panel for panel, _ in drawn], found.banner)
+    together = drawn[0][1] if len(drawn) == 1 else _drawn([panel for panel, _ in drawn], found) if drawn else b""
+    if together:
+        files[f"{stem}.png"] = together
     if found.result is not None and found.result.pictures:
         files[f"{stem}-pictures.jpg"] = sheet(found.result.pictures)
     return files

@@ -66,7 +66,7 @@ def write_page(
         specs: id -> artifact, in the order of the page.
         scale: smoke, short or paper.
         progress: called with the id of each artifact, before it is drawn.
-        tell: called at the end with a line for each damaged record, which is left out.
+        tell: called at the end with a line for each damaged record, and each figure that cannot be drawn: they are left out.
 
     Returns:
         The path of index.html.
@@ -105,7 +105,7 @@ def write_page(
     except OSError as error:
         raise StoreError(f"`write_page`: {folder} cannot be written: {error.strerror or error}. Choose another.") from error
     if tell is not None:
-        tell(list(records.damaged.values()))
+        tell([*records.damaged.values(), *(line for found in everything for line in found.undrawn)])
     return page
 
 
