@@ -22,7 +22,7 @@ from .choices import AUTO
 from .elementary import Power
 from .number import NumberOfMatrix, evaluate_number
 from .precision import matmul
-from .scaling import bounded, exponent, shifted
+from .scaling import bounded, exponent, is_ordinary, shifted
 from .singular_map import join, split
 from .solvers import decompose_svd, singular_values_alone
 
@@ -101,6 +101,8 @@ class _Schatten(NumberOfMatrix):
 
     def constant(self, M: Tensor) -> Tensor:
         S = singular_values_alone(M, self.tolerance is not None)
+        if S is not None and self.p == 1 and is_ordinary(S, 1):
+            return S.sum(-1)
         return super().constant(M) if S is None else self.number((S, M))
 
     def number(self, factors: Factors) -> Tensor:
