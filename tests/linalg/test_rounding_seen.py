@@ -1,6 +1,6 @@
 """Rounding is not taken for a gap: losses that see close pairs only through their span, at ties to rounding and just above.
 
-What a loss leaves of such a pair is rounding, which 1/gap would make an error of any size of (linalg/rules/base.py, `seen`).
+What a loss leaves of such a pair is rounding, which 1/gap would make an error of any size of (`without_rounding`).
 """
 
 import pytest
@@ -103,5 +103,26 @@ def test_eigenvectors(of, gap: float, dtype: torch.dtype, rule: sg.Rule | None) 
 def test_control(of, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     """Without it the same losses are wrong."""
     for module in ("eigh", "svd", "generalized"):
-        monkeypatch.setattr(f"spectralgrad.linalg.{module}.seen", lambda _, X, *__: X)
+        monkeypatch.setattr(f"spectralgrad.linalg.{module}.without_rounding", lambda _, X, *__: X)
     assert max(of(gap, dtype, sg.Exact()) for gap in GAPS) > WRONG
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("rule", [None, sg.Exact()], ids=str)
+def test_what_a_tie_cannot_give_is_counted(rule: sg.Rule | None, native: bool, request: pytest.FixtureRequest) -> None:
+    """V f(w) V^H by hand at I: the gradient of entry [0, 1] is lost, and a user can see it. What is exact counts nothing."""
+    if not native:
+        request.getfixturevalue("without_native")
+    M = torch.eye(3).requires_grad_()
+    sg.reset_counts()
+    w, V = sg.eigh(M, gradient=rule)
+    ((V * w.sqrt()) @ V.mT).trace().backward()  # the space alone
+    sg.sqrtm(M)[0, 1].backward()
+    assert "tied_eigenvectors" not in sg.counts()
+    w, V = sg.eigh(M, gradient=rule)
+    ((V * w.sqrt()) @ V.mT)[0, 1].backward()
+    assert sg.counts()["tied_eigenvectors"] == 1
+    distinct = torch.diag(torch.tensor([1.0, 2.0, 3.0])).requires_grad_()
+    sg.eigh(distinct, gradient=rule)[1][0, 1].backward()
+    assert sg.counts()["tied_eigenvectors"] == 1
+    sg.reset_counts()

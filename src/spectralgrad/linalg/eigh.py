@@ -20,7 +20,7 @@ from .node import Some, Step, added, run
 from .power.iteration import power_eigh
 from .precision import NOISE, hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
-from .rules.base import CLOSE, seen
+from .rules.base import CLOSE, without_rounding
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose, eigenvalues_alone
 
@@ -46,6 +46,9 @@ def eigh(
     start: Tensor | None = None,
 ) -> Eigenpairs:
     """Eigenvalues, ascending, and eigenvectors of Hermitian matrices: `torch.linalg.eigh` with a gradient that is bounded.
+
+    For V f(w) V^H by hand at a tie no rule can be right: there the eigenvectors carry nothing of it. Take `sqrtm`,
+    `inv_sqrtm`, `logm` or `spectral_map`, which are exact; `counts` tells by ``tied_eigenvectors`` that a tie was met.
 
     M = V diag(w) V^H, and for cotangents gw, gV
 
@@ -163,7 +166,7 @@ class _Eigh(Decomposition):
             assert gw is not None
             return (matmul(V * gw.unsqueeze(-2), V.mH),)
         K = self.rule.coefficients(w)
-        inner = hermitian_part(K * seen(K, matmul(V.mH, gV), lambda: rounding_of(gV), w))
+        inner = hermitian_part(K * without_rounding(K, matmul(V.mH, gV), lambda: rounding_of(gV), w))
         if gw is not None:
             inner = inner + torch.diag_embed(gw)
         return (sandwich(V, inner),)

@@ -28,7 +28,7 @@ from .eigh import Eigenpairs
 from .node import Some, run
 from .precision import hermitian_part, matmul, rounding_of, sandwich
 from .rules import Rule
-from .rules.base import seen
+from .rules.base import without_rounding
 from .scalars import CLAMPED, require_positive, zero_tolerance
 from .scaling import exponent, shifted
 from .solvers import Solver, decompose
@@ -130,7 +130,7 @@ class _Generalized(Decomposition):
             longest: Tensor = torch.linalg.vector_norm(V, dim=-2).amax(-1)
             return longest[..., None, None] * rounding_of(gV)
 
-        S = hermitian_part(K * seen(K, G, noise, w))
+        S = hermitian_part(K * without_rounding(K, G, noise, w))
         gB = -sandwich(V, S * _means(w) + weighted + hermitian_part(G) / 2)
         return sandwich(V, S + diagonal), gB
 

@@ -27,7 +27,7 @@ from .decomposition import Decomposition, Scales
 from .node import Some, run
 from .precision import hermitian_part, matmul, rounding_of
 from .rules import Rule
-from .rules.base import seen
+from .rules.base import without_rounding
 from .scaling import exponent
 from .solvers import Solver, decompose_svd, singular_values_alone
 
@@ -188,7 +188,9 @@ class _Svd(Decomposition):
         together, apart = _sum_and_difference(left, right)
         # The adjoints of P -> D * H and P -> F * W.
         D, F = self._gaps(S), reciprocal_sums(S)
-        inner = hermitian_part(D * seen(D, together, lambda: rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
+        inner = (
+            hermitian_part(D * without_rounding(D, together, lambda: rounding_of(*columns), S)) + F * (apart - apart.mH) / 2
+        )
         if gS is not None:
             inner = inner + torch.diag_embed(gS)
         return (sum(outer, matmul(matmul(U, inner), Vh)),)

@@ -17,7 +17,7 @@ _EIGH = functions("eigh", c_int, c_void_p, c_void_p, c_void_p, c_int64, c_int)
 LARGEST = 128
 
 # Bits of a status: what a kernel says of the matrices that it has seen. The names are those of table.h.
-NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY, FAR, OUTSIDE = 1, 2, 4, 8, 16, 32
+NOT_FINITE, NOT_SYMMETRIC, NOT_CONVERGED, NO_MEMORY, FAR, OUTSIDE, TIED = 1, 2, 4, 8, 16, 32, 64
 
 
 class Found(NamedTuple):

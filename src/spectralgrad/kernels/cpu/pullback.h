@@ -81,10 +81,12 @@ template <class T, int N> APART int pull_back(const Call& call, int64 first, int
         }
         product<T, 1, N, A_BT, false>(n, W, G, X);  // V^T gV
         const Q largest = larger(size(l[0]), size(l[n - 1]));
+        const Q tie = largest * T((n < 16 ? 16 : n) * Real<T>::eps);  // as in linalg/rules/base.py
         for (int i = 0; i < n; ++i) {
             for (int j = 0; j < i; ++j) {
                 const Q x = X[j * n + i], y = X[i * n + j], skew = T(0.5) * (x - y);
                 const Mask<T, 1> little = at_most(size(skew), noise[i] + noise[j]);
+                if (any(at_most(size(l[i] - l[j]), tie) & less(noise[i] + noise[j], larger(size(x), size(y))))) status |= TIED;
                 Q inner;
                 if (given) {
                     const Q a = K[j * n + i], b = K[i * n + j];

@@ -5,9 +5,11 @@ from ctypes import c_double, c_int, c_int64, c_void_p
 import torch
 from torch import Tensor
 
+from spectralgrad.counters import count
+
 from ..buffers import contiguous
 from ..eigenpairs import Coefficients, Cotangents, Rounding
-from .eigh import LARGEST, NO_MEMORY, work
+from .eigh import LARGEST, NO_MEMORY, TIED, work
 from .inputs import laid_out, takes
 from .load import functions
 from .team import threads
@@ -51,4 +53,6 @@ def pullback(
         None if K is None else K.data_ptr(), out.data_ptr(), batch, layout | more, _RULES[by.kind], scale_free,
         by.number, rounding.CLOSE, rounding.NOISE, threads(batch * work(n)),
     )  # fmt: skip
+    if status & TIED:
+        count("tied_eigenvectors")
     return None if status & NO_MEMORY else out

@@ -10,6 +10,7 @@ enum Status {
     NOT_CONVERGED = 4,   // gives NaN
     NO_MEMORY = 8,       // nothing was computed
     OUTSIDE = 32,        // an eigenvalue that may lie outside the domain of the function: look closer
+    TIED = 64,           // a gradient asked for eigenvectors of a tie, beyond rounding, and got nothing of it
     FAR = 16,            // a spectrum so far from 1, or so wide, that digits may be lost: plain torch does it with care
 };
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import in_batched_backward, may_read
+from spectralgrad.counters import count
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
 
 CLOSE = 1000  # 1/gap, relative to the largest eigenvalue, from which on rounding may matter
@@ -73,7 +74,7 @@ def order(eigenvalues: Tensor) -> Tensor:
     return torch.where(by_value == 0, by_index, by_value)
 
 
-def seen(K: Tensor, X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor) -> Tensor:
+def without_rounding(K: Tensor, X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor) -> Tensor:
     """X (*B, n, n), which K multiplies, without what close pairs would make of its rounding.
 
     A loss that sees two close vectors only through the space they span leaves the skew part of X_ij at 0. Rounding leaves
@@ -82,8 +83,17 @@ def seen(K: Tensor, X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor)
     """
     if in_batched_backward(X):  # which cannot detach
         return X
+    if may_read(X):
+        _count_ties(X, noise, eigenvalues)
     close = K.detach().abs() * scale(eigenvalues) > CLOSE
     if may_read(close) and not bool(close.any()):
         return X
     skew = (X - X.mH) / 2
     return X - torch.where(close & (skew.abs() <= noise()), skew, 0).detach()
+
+
+def _count_ties(X: Tensor, noise: Callable[[], Tensor], eigenvalues: Tensor) -> None:
+    """Count that a cotangent V^H gV asks for eigenvectors of a tie: no rule has what a function of the matrix would."""
+    pairs = tied(eigenvalues.detach(), gaps(eigenvalues.detach())).triu(1)
+    if bool(pairs.any()) and bool((pairs & (torch.maximum(X.abs(), X.mT.abs()) > noise())).any()):
+        count("tied_eigenvectors")
