@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -272,6 +273,8 @@ def test_newton_schulz_and_singular_values() -> None:
     assert "not both" in refuses(OptionError, "NewtonSchulz", sg.NewtonSchulz, tol=1e-3, steps=5)
 
 
+MAP = torch.ones(2, 3, 4, 4)
+ODD = (np.array([1, 2]), np.array("affine"), ["L"], {})
 OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ("NewtonSchulz", sg.NewtonSchulz, "tol", (0, 1, -0.1, NAN, "tight"), "tol must lie in (0, 1)"),
     ("NewtonSchulz", sg.NewtonSchulz, "steps", (0, -1, 1.5, "five", True), "steps must be a whole number >= 1"),
@@ -279,6 +282,23 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ("projector", partial(sg.projector, positive(), rank=1), "smallest", (1, "yes", None, 0), "must be True or False"),
     ("projector", partial(sg.projector, positive()), "energy", (0, -0.5, 1.1, NAN, "most"), "energy must lie in (0, 1]"),
     ("powm", partial(sg.powm, positive()), "alpha", (NAN, INF, torch.tensor(0.5), "half", True, None, 1j), "finite number"),
+    ("powm", partial(sg.powm, positive()), "alpha", (1e13, -1e308), "at most 1e+12"),
+    ("covariance_pool", partial(sg.nn.functional.covariance_pool, MAP), "power", (1e300,), "at most 1e+12"),
+    ("merge_moments", sg.merge_moments, "parts", (3, None, [], [3]), "parts must be at least one Moments"),
+    ("spd.distance", partial(sg.spd.distance, positive(), positive()), "metric", ODD, 'metric must be "affine"'),
+    ("eigh", partial(sg.eigh, positive()), "UPLO", ODD, "UPLO must be None"),
+    ("DecorrelatedBatchNorm2d", partial(sg.nn.DecorrelatedBatchNorm2d, 4), "whitening", ODD, 'whitening must be "zca"'),
+    ("DecorrelatedBatchNorm2d", partial(sg.nn.DecorrelatedBatchNorm2d, 4), "eps", (10**30,), "eps must be"),
+    (
+        "DecorrelatedBatchNorm2d",
+        partial(sg.nn.DecorrelatedBatchNorm2d, 4),
+        "track_running_stats",
+        (torch.tensor(True), torch.ones(2)),
+        "must be True or False",
+    ),
+    ("sqrtm", partial(sg.sqrtm, positive()), "floor", (10**30,), "a finite number"),
+    ("spd.geodesic", partial(sg.spd.geodesic, positive(), positive()), "t", (10**30,), "must be a finite number"),
+    ("Lorentzian", sg.Lorentzian, "rtol", (1e300, 10**30), "must be a positive number <= 1e+15"),
     ("inv_root", partial(sg.inv_root, positive()), "p", (0, -2, 2.0, NAN, "two", True, None), "a whole number >= 1"),
     ("covariance", partial(sg.covariance, positive()), "eps", (-1e-3, NAN, INF, "small"), "eps must be"),
     ("covariance", partial(sg.covariance, positive()), "correction", (NAN, -INF, "one"), "correction must be"),
@@ -306,6 +326,21 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
     ),
     ("expm", partial(sg.expm, positive().float()), "floor", (-1e39,), "no number of torch.float32"),
 ]
+
+
+@pytest.mark.parametrize("start", [torch.eye(3).to_sparse(), torch.empty(3, 3, device="meta"), "nested"], ids=str)
+def test_a_start_without_numbers(start: Any) -> None:
+    if isinstance(start, str):
+        start = torch.nested.nested_tensor([torch.eye(3)], layout=torch.jagged)
+    message = refuses(DtypeError, "eigh", sg.eigh, positive(), start=start)
+    assert "must be a dense (strided) tensor" in message or "must hold numbers, got a meta tensor. Leave it out" in message
+
+
+def test_pooling_in_another_dtype_than_its_reduction() -> None:
+    pool = sg.nn.CovariancePool2d(3, reduced=2)
+    assert "torch.float32, got torch.float64" in refuses(DtypeError, "CovariancePool2d", pool, MAP.double())
+    with torch.autocast("cpu"):
+        assert pool(torch.randn(4, 3, 4, 4).bfloat16()).isfinite().all()
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ _ASYMMETRIC = {
 _DIFFERENCES, _ROUNDING = ("expm",), 64
 _HALF = (torch.bfloat16, torch.float16)
 REAL = (*_HALF, torch.float32, torch.float64)  # and not torch's floating point in 8 bits, which knows few operations
+LARGEST_EXPONENT = 1e12
 _FULL = (torch.float32, torch.float64, torch.complex64, torch.complex128)
 
 
@@ -60,8 +61,9 @@ def under_vmap(tolerance: float | None) -> float | None:
 
 
 def is_number(x: object) -> bool:
-    """A finite int or float, and not a bool."""
-    return isinstance(x, (int, float)) and not isinstance(x, bool) and -math.inf < x < math.inf
+    """A finite float, or an int of 64 bits, which is what torch takes, and not a bool."""
+    limit = math.inf if isinstance(x, float) else 2**63
+    return isinstance(x, (int, float)) and not isinstance(x, bool) and -limit < x < limit
 
 
 def is_whole(x: object, least: int = 1) -> bool:
@@ -79,6 +81,15 @@ def require_number(
     raise OptionError(f"`{who}`: {name} must be a finite number{bound}, got {value!r}.{hint}")
 
 
+def require_exponent(who: str, name: str, value: float) -> None:
+    """Raise for a power so large that its own square, which second derivatives have as a factor, leaves float32."""
+    if abs(value) > LARGEST_EXPONENT:
+        raise OptionError(
+            f"`{who}`: {name} must be a number of at most {LARGEST_EXPONENT:g} in size, got {value!r}. For the limit of "
+            "ever larger powers of M / |M| use projector."
+        )
+
+
 def require_part(who: str, name: str, value: object) -> None:
     """Raise unless ``value`` is a number from 0 to 1."""
     if not (is_number(value) and 0 <= value <= 1):  # type: ignore[operator]
@@ -93,7 +104,7 @@ def require_flag(who: str, name: str, value: object) -> None:
 
 def require_one_of(who: str, name: str, value: object, known: tuple[object, ...]) -> None:
     """Raise unless ``value`` is one of ``known``."""
-    if value not in known:
+    if not any(value is each or (isinstance(value, type(each)) and value == each) for each in known):
         words = [f'"{each}"' if isinstance(each, str) else repr(each) for each in known]
         raise OptionError(f"`{who}`: {name} must be {', '.join(words[:-1])} or {words[-1]}, got {value!r}.")
 

@@ -126,6 +126,19 @@ def test_spectral_norm_does_not_depend_on_the_scale(scale: float) -> None:
     torch.testing.assert_close(other.weight, layer.weight)
 
 
+@pytest.mark.parametrize("size", [1e-38, 1e-40, 1e-45])
+def test_spectral_norm_of_tiny_weights_has_a_finite_gradient(size: float) -> None:
+    layer = nn.Linear(4, 4, bias=False)
+    layer.weight = nn.Parameter(torch.full((4, 4), size) + torch.diag(torch.full((4,), size)))
+    spectral_norm(layer)
+    torch.testing.assert_close(layer.weight, (torch.ones(4, 4) + torch.eye(4)) / 5)
+    layer(torch.arange(4.0).expand(2, 4)).sum().backward()
+    [p] = layer.parameters()
+    assert p.grad is not None
+    assert bool(p.grad.isfinite().all())
+    assert float(p.grad.abs().max()) > 1e37
+
+
 def test_spectral_norm_follows_a_parametrization_that_is_not_ours() -> None:
     layer = spectral_norm(parametrizations.weight_norm(nn.Linear(5, 4)))
     assert abs(float(torch.linalg.matrix_norm(layer.weight, ord=2).detach()) - 1) < 1e-6

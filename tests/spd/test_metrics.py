@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
+from spectralgrad.errors import NonFiniteError
 from support import cases
 from support.spd import METRICS, definite, hermitian
 
@@ -35,6 +36,21 @@ def test_distances_are_those_of_their_definitions(metric: str, dtype: torch.dtyp
     assert float(found) == pytest.approx(want, rel=1e-11)
     assert float(sg.spd.distance(B, A, metric)) == pytest.approx(want, rel=1e-11)  # type: ignore[arg-type]
     assert float(sg.spd.distance(A, B, metric, squared=True)) == pytest.approx(want**2, rel=1e-11)  # type: ignore[arg-type]
+
+
+@each_metric
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=cases.ident)
+@pytest.mark.parametrize("t", [1e20, 3e38, 1e300, -1e300, 1.7e308, -1.7e308])
+def test_a_geodesic_ends_where_numbers_do(metric: Any, t: float, dtype: torch.dtype) -> None:
+    """Far from [0, 1] there is a point with finite derivatives, or an error that says so."""
+    A, B = (definite(n=3, seed=seed).to(dtype).requires_grad_() for seed in (1, 2))
+    place = torch.tensor(t, dtype=torch.float64, requires_grad=True)
+    if metric == "bures" and abs(t) < 1e150:  # it is a polynomial in t
+        G = sg.spd.geodesic(A, B, place, metric)
+        assert all(bool(z.isfinite().all()) for z in (G, *torch.autograd.grad(G.sum(), (A, B, place))))
+        return
+    with pytest.raises(NonFiniteError, match=r"the point at t is beyond the range of .* Take t nearer to \[0, 1\]"):
+        sg.spd.geodesic(A, B, place, metric)
 
 
 @each_metric

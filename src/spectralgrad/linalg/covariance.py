@@ -94,8 +94,8 @@ def merge_moments(parts: Sequence[Moments]) -> Moments:
     >>> sg.merge_moments([a, b]).covariance(correction=1.0)
     tensor([[4.]])
     """
-    if len(parts) == 0 or not all(isinstance(part, Moments) for part in parts):
-        raise OptionError(f"`merge_moments`: parts must be at least one Moments, got {list(parts)!r}.")
+    if not isinstance(parts, (list, tuple)) or not parts or not all(isinstance(part, Moments) for part in parts):
+        raise OptionError(f"`merge_moments`: parts must be at least one Moments, got {parts!r}. Pass a list of them.")
     shapes = [tuple(part.scatter.shape) for part in parts]
     if any(shape != shapes[0] for shape in shapes):
         raise ShapeError(f"`merge_moments`: all parts must have the same shape, got {sorted(set(shapes))}.")

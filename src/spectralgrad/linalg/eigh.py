@@ -12,7 +12,14 @@ from spectralgrad.context import is_constant, is_plain_backward, is_transformed,
 from spectralgrad.errors import DtypeError, ShapeError
 from spectralgrad.kernels import doors
 from spectralgrad.kernels.eigenpairs import GIVEN, Cotangents, Rounding
-from spectralgrad.validation import as_given, as_square, asymmetry_tolerance, require_hermitian, require_one_of
+from spectralgrad.validation import (
+    as_given,
+    as_square,
+    asymmetry_tolerance,
+    require_dense,
+    require_hermitian,
+    require_one_of,
+)
 
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_eigenpairs
 from .decomposition import Decomposition, Scales
@@ -218,6 +225,9 @@ def _as_start(start: Tensor | None, M: Tensor) -> Tensor | None:
         return None
     if not isinstance(start, Tensor):
         raise DtypeError(f"`eigh`: start must be a torch.Tensor or None, got {type(start).__name__}.")
+    require_dense("eigh", start, "start")
+    if start.is_meta and not M.is_meta:
+        raise DtypeError("`eigh`: start must hold numbers, got a meta tensor. Leave it out.")
     if start.shape[-2:] != M.shape[-2:] or not _broadcasts(start.shape, M.shape):
         raise ShapeError(
             f"`eigh`: start must have the shape of `M`, {tuple(M.shape)}, or broadcast to it, got {tuple(start.shape)}."

@@ -12,7 +12,7 @@ from spectralgrad.context import is_transformed
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import doors
 from spectralgrad.kernels.spectral import GIVEN
-from spectralgrad.validation import as_square, is_number, is_whole
+from spectralgrad.validation import as_square, is_number, is_whole, require_exponent
 
 from .calculus import AtScale1, Factors, Potential, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
@@ -212,7 +212,7 @@ def powm(
     Args:
         M: (*B, n, n), positive semi-definite, for alpha < 0 definite; only (M + M^H)/2 counts. Half precision is computed
             in float32.
-        alpha: the exponent, a number. For a learnable one use `spectral_map(M, lambda x: x**alpha)`.
+        alpha: the exponent, a number of at most 1e12 in size. For a learnable one use `spectral_map(M, lambda x: x**alpha)`.
         gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
         solver: an eigensolver, or for alpha = 1/2, -1/2 and -1/4 `NewtonSchulz`.
         floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
@@ -235,6 +235,7 @@ def powm(
             f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
             "spectral_map(M, lambda x: x**alpha)."
         )
+    require_exponent("powm", "alpha", alpha)
     return apply_scalar("powm", M, _power(float(alpha), floor), gradient, solver)
 
 

@@ -25,7 +25,7 @@ from spectralgrad.errors import NonFiniteError, OptionError, ShapeError
 from spectralgrad.kernels.whitening import Kept, StepOptions
 from spectralgrad.linalg.choices import RootSolver, is_plain_products
 from spectralgrad.linalg.precision import in_widest
-from spectralgrad.validation import REAL, is_number, is_whole, overflow_advice, require_finite, require_real
+from spectralgrad.validation import REAL, is_number, is_whole, overflow_advice, require_finite, require_flag, require_real
 
 from .as_batch_norm import BatchNormHandle, group_from_sync, translated
 from .ranks import Share, require_agreement
@@ -199,6 +199,7 @@ class BatchStatistics(Normalizer, Module):
         self.eps = eps
         self.momentum = momentum
         self.affine = affine
+        require_flag(type(self).__name__, "track_running_stats", track_running_stats)
         self.track_running_stats = track_running_stats
         self.process_group = process_group
         self.monitored = False  # keep `last_covariance` in training, for the diagnostics

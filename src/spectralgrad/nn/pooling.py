@@ -9,10 +9,10 @@ from torch.fx import Proxy
 from torch.nn import BatchNorm2d, Conv2d, Module, ReLU, Sequential
 
 from spectralgrad.context import kept_whole
-from spectralgrad.errors import OptionError, ShapeError
+from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.choices import AUTO, Gradient, RootSolver, for_covariance_power, require_root_options
 from spectralgrad.linalg.moves import held
-from spectralgrad.validation import as_given, is_whole, require_flag, require_number, require_one_of
+from spectralgrad.validation import as_given, is_whole, require_exponent, require_flag, require_number, require_one_of
 
 from .inputs import format_of, require_finite_map, require_pooled
 from .powers import as_columns, centred, covariance, covariance_power
@@ -141,6 +141,12 @@ class CovariancePool2d(Module):
                 f"`{who}`: `input` must have {self.in_channels} channels in dimension {channels} of {kind}, as in_channels "
                 f"says, got shape {tuple(input.shape)}. A single map is (1, C, H, W)."
             )
+        weight = None if self.reduce is None else next(self.reduce.parameters())
+        if weight is not None and weight.dtype != input.dtype and not torch.is_autocast_enabled(input.device.type):
+            raise DtypeError(
+                f"`{who}`: `input` must have the dtype of the reduction's weights, {weight.dtype}, got {input.dtype}. "
+                "Convert one of them: module.to(input.dtype)."
+            )
         if self.training and self.reduce is not None and input.numel() == self.in_channels:
             raise ShapeError(
                 f"`{who}`: the batch normalisation of the reduction needs more than 1 value per channel when training, got "
@@ -171,6 +177,7 @@ class Pooling(NamedTuple):
         """Raise unless they are in their ranges and go together."""
         require_number(who, "eps", self.eps, least=0)
         require_number(who, "power", self.power, above=0, hint=" The papers take 0.5.")
+        require_exponent(who, "power", self.power)
         require_one_of(who, "normalize", self.normalize, ("frobenius", None))
         require_one_of(who, "output", self.output, ("triangle", "matrix", "features"))
         require_flag(who, "isometric", self.isometric)

@@ -10,8 +10,10 @@ from torch.nn.utils.parametrize import is_parametrized, register_parametrization
 from spectralgrad.context import checking
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.eigh import eigh
+from spectralgrad.linalg.moves import moved
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.precision import in_widest, matmul
+from spectralgrad.linalg.scaling import exponent
 from spectralgrad.validation import as_given, as_matrix, require_dense, require_finite
 
 from .exponential import reflect, reflectors, skew_exponential
@@ -32,10 +34,9 @@ class SpectralNorm(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         W = as_matrix("spectral_norm", to_matrix(weight, self.dim), square=False, name="weight")
         # s_max^2 is the largest eigenvalue of the smaller Gram matrix. Squaring blurs small singular values, not the
-        # largest, and eigh is many times faster than an SVD. With entries up to 1 nothing over- or underflows, and the
-        # eigenvalue is at least 1, or exactly 0. Its gradient v v^T needs no gap.
-        size = W.detach().abs().amax()
-        W = W / torch.where(size > 0, size, 1)
+        # largest, and eigh is many times faster than an SVD. With a largest entry from 1/2 to 1 nothing over- or
+        # underflows, and the eigenvalue is at least 1/4, or exactly 0. Its gradient v v^T needs no gap.
+        W = moved(W, -exponent(W.detach()))
         X = in_widest(W)  # the same rounding whatever the flags for float32 say
         gram = matmul(X.mH, X) if X.shape[0] >= X.shape[1] else matmul(X, X.mH)
         square = eigh(gram.to(W.dtype))[0][-1]

@@ -8,14 +8,18 @@ C^t is exp(t log C), so that t may be a tensor with a gradient. With A / 2^a and
 2^(a + t m) times theirs; the whole part of t m goes into the exponent, the rest into exp.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from spectralgrad.context import may_look
+from spectralgrad.errors import NonFiniteError
 from spectralgrad.linalg.homogeneous import Scales, homogeneous
 from spectralgrad.linalg.precision import hermitian_part, matmul
+from spectralgrad.validation import largest_part
 
 from .distance import facing_roots, halves
 from .inputs import Metric, as_pair, as_position, is_widened, require_metric, returned, widened
@@ -39,7 +43,8 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     Returns:
         (*B, n, n), Hermitian.
 
-    Raises: as in `distance`; OptionError for a t that is no finite number.
+    Raises: as in `distance`; OptionError for a t that is no finite number; NonFiniteError where
+        the point at t is beyond the range of the dtype.
 
     >>> import torch, spectralgrad as sg
     >>> sg.spd.geodesic(torch.eye(2), torch.diag(torch.tensor([4.0, 1.0])), 0.5).round(decimals=4)
@@ -54,7 +59,17 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     along: Callable[..., tuple[Tensor]] = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
     scales: Callable[..., Scales] = _half_scales if metric == "bures" else partial(_scales, place)
     (result,) = homogeneous(along, [(Z, 2) for Z in wide], scales, others=(place,), out=2, known=is_widened(X))
+    _require_in_range(result)
     return returned(result, A)
+
+
+def _require_in_range(x: Tensor) -> None:
+    """Raise where numbers, on the way or at its end, are none: t is too far from [0, 1]."""
+    if may_look(x) and not math.isfinite(size := largest_part(x.detach())):
+        raise NonFiniteError(
+            f"`spd.geodesic`: the point at t is beyond the range of {x.dtype}: what it is made of came to {size}. Take t "
+            "nearer to [0, 1]."
+        )
 
 
 def _scales(t: Tensor, a: Tensor, b: Tensor) -> Scales:
@@ -93,6 +108,9 @@ def _rest(t: Tensor, m: Tensor | None, whole: Tensor | None) -> Tensor | int:
 def _exp_apart(L: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
     """exp(L) 2^far as a matrix and the exponent of a power of two, whole and constant (*B,)."""
     whole = far.detach().round()
+    limit = math.log(torch.finfo(L.dtype).max)
+    size = L.detach().abs()  # no entry is larger than the largest eigenvalue
+    _require_in_range(torch.where((size <= limit) & torch.isfinite(far)[..., None, None], size, torch.inf))
     return exp(L + (far - whole)[..., None, None] * LOG_2 * identity_like(L)), whole
 
 

@@ -135,7 +135,7 @@ def as_position(who: str, t: object, like: Tensor, batch: torch.Size) -> Tensor:
         ) from None
     if may_look(t):
         require_finite(who, t.detach(), "t")
-    return t.to(device=like.device, dtype=dtype)
+    return cast(t.to(like.device), dtype)
 
 
 def as_weights(who: str, weights: Tensor | None, X: Tensor) -> Tensor:

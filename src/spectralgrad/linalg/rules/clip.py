@@ -1,4 +1,3 @@
-import math
 from dataclasses import dataclass
 
 import torch
@@ -6,8 +5,11 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
+from spectralgrad.validation import is_number
 
 from .base import Rule, gaps, order
+
+_ROOM = 2.0**-32  # of the largest number
 
 
 @dataclass(frozen=True)
@@ -18,7 +20,7 @@ class Clip(Rule):
     the gradient but turns its direction, by up to 45 degrees in PAMI 7.2. See docs/rules/clip.md.
 
     Args:
-        threshold: the largest coefficient, above 0.
+        threshold: the largest coefficient, above 0; at most 2^-32 of the largest number counts.
 
     Raises:
         OptionError: threshold is not a finite number above 0.
@@ -33,16 +35,18 @@ class Clip(Rule):
     threshold: float = 100.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.threshold, bool) or not (
-            isinstance(self.threshold, (int, float)) and 0 < self.threshold < math.inf
-        ):
+        if not (is_number(self.threshold) and self.threshold > 0):
             raise OptionError(f"`Clip`: threshold must be a positive finite number, got {self.threshold!r}.")
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         gap = gaps(eigenvalues)
         close = gap.abs() <= 1 / self.threshold
-        clipped = order(eigenvalues) * self.threshold
+        clipped = order(eigenvalues) * self._limit(eigenvalues.dtype)
         return torch.where(close, clipped, 1 / torch.where(close, 1, gap))
 
     def in_kernel(self, dtype: torch.dtype) -> Coefficients:
-        return Coefficients("CLIP", self.threshold) if type(self) is Clip else GIVEN
+        return Coefficients("CLIP", self._limit(dtype)) if type(self) is Clip else GIVEN
+
+    def _limit(self, dtype: torch.dtype) -> float:
+        """The threshold, or what leaves room for products and sums of it."""
+        return min(self.threshold, torch.finfo(dtype).max * _ROOM)

@@ -1,4 +1,3 @@
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,9 +7,12 @@ from torch import Tensor
 from spectralgrad.context import constant_when_compiled
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels.eigenpairs import GIVEN, Coefficients
+from spectralgrad.validation import is_number
 
 from ..scaling import bounded
 from .base import Rule, gaps, scale
+
+_WIDEST = 1e15  # whose square is a number in float32
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Lorentzian(Rule):
         rtol: width relative to the largest eigenvalue's magnitude; None takes the dtype's default.
 
     Raises:
-        OptionError: rtol is not a finite number above 0, nor None.
+        OptionError: rtol is not a number above 0 and at most 1e15, nor None.
 
     >>> import torch, spectralgrad as sg
     >>> sg.Lorentzian(rtol=1e-3).coefficients(torch.tensor([1.0, 1.0, 3.0]))
@@ -38,10 +40,11 @@ class Lorentzian(Rule):
     rtol: float | None = None
 
     def __post_init__(self) -> None:
-        if self.rtol is not None and (
-            isinstance(self.rtol, bool) or not (isinstance(self.rtol, (int, float)) and 0 < self.rtol < math.inf)
-        ):
-            raise OptionError(f"`Lorentzian`: rtol must be a positive finite number or None, got {self.rtol!r}.")
+        if self.rtol is not None and not (is_number(self.rtol) and 0 < self.rtol <= _WIDEST):
+            raise OptionError(
+                f"`Lorentzian`: rtol must be a positive number <= {_WIDEST:g} or None, got {self.rtol!r}. It is relative to "
+                "the largest eigenvalue: 1e-3 is wide."
+            )
 
     def coefficients(self, eigenvalues: Tensor) -> Tensor:
         rtol = self._width(eigenvalues.dtype)
