@@ -1,7 +1,9 @@
 """Differences of a user's function: at many points at once, or one after the other."""
 
 from collections.abc import Callable
+from typing import Any
 
+import mpmath
 import pytest
 import torch
 from torch import Tensor
@@ -137,3 +139,46 @@ def test_what_eigenvalues_share_is_closed_over() -> None:
     M = cases.with_spectrum(torch.tensor([1.0, 1.0, 2.0, 5.0], dtype=torch.float64)).requires_grad_()
     assert torch.autograd.gradcheck(lambda M: normalised((M + M.mT) / 2), M)
     torch.testing.assert_close(normalised(M), M / M.trace())
+
+
+# Against 60 digits, in units of what f itself can give.
+
+Known = tuple[Callable[[Tensor], Tensor], Callable[[Any], Any]]
+
+OFFSET: dict[str, Known] = {  # a constant, or a straight part, hides how a rule errs
+    "decay": (lambda x: 1e6 + x + 0.05 * (-8 * x).exp(), lambda x: 10**6 + x + mpmath.mpf(0.05) * mpmath.exp(-8 * x)),
+    "sin": (lambda x: 1e3 + x.sin(), lambda x: 1000 + mpmath.sin(x)),
+    "tanh": (lambda x: 1e4 + (x - 2).tanh(), lambda x: 10**4 + mpmath.tanh(x - 2)),
+    "rational": (lambda x: 50 + x / (1 + x * x), lambda x: 50 + x / (1 + x * x)),
+}
+TRIPLES = ((1.0, 1.0, 3.0), (2.7, 3.5, 3.5), (1.0, 1.3, 2.0), (2.7, 2.75, 2.9), (0.3, 0.30001, 0.31), (1.0, 3.5, 4.0))
+
+
+def _largest(f: Callable[[Any], Any], order: int, low: Any, high: Any) -> float:
+    return max(abs(float(mpmath.diff(f, low + (high - low) * k / 8, order))) for k in range(9))
+
+
+@pytest.mark.parametrize("points", TRIPLES, ids=str)
+@pytest.mark.parametrize("pair", OFFSET.values(), ids=OFFSET)
+def test_as_good_as_the_better_way(pair: Known, points: tuple[float, ...]) -> None:
+    f, exact = pair
+    eps = torch.finfo(torch.float64).eps
+    w = torch.tensor(points, dtype=torch.float64)
+    E = torch.ones(3, 3, dtype=torch.float64)
+    F = torch.func.jvp(lambda M: sg.spectral_map(M, f), (torch.diag(w),), (E,))[1]
+    second = elementwise.Elementwise(function=f).second_differences(w, *torch.arange(3).unsqueeze(-1))
+    with mpmath.workdps(60):
+        x = [mpmath.mpf(p) for p in points]
+
+        def difference(i: int, j: int) -> Any:
+            return mpmath.diff(exact, x[i]) if x[i] == x[j] else (exact(x[j]) - exact(x[i])) / (x[j] - x[i])
+
+        off = {ij: abs(float(float(F[ij]) - difference(*ij))) for ij in ((0, 1), (1, 2), (0, 2))}
+        off2 = abs(float(float(second) - (difference(1, 2) - difference(0, 1)) / (x[2] - x[0])))
+        rounding = {}
+        for i, j in off:
+            slope, gap = _largest(exact, 1, x[i], x[j]), points[j] - points[i]
+            rounding[i, j] = eps * (2 * slope + (2 * abs(float(exact(x[j]))) / gap if gap else 0))
+            assert off[i, j] <= 100 * eps * slope + rounding[i, j]
+        allowed = 100 * eps * _largest(exact, 2, x[0], x[2])
+    assert off2 <= allowed + 2 * (rounding[0, 1] + rounding[1, 2]) / (points[2] - points[0])

@@ -8,7 +8,8 @@ both in float64 (on a device without it in float32),
 
 Far loses digits as the points meet; near loses them where f changes its character between the points. How close that is
 depends on f, which no fixed distance knows. So each difference is taken in the way with the smaller error: of far by the
-rounding of f, of near by a second rule of half the order. That rule uses the end points, so that it sees a kink there. Where
+rounding of f, of near by a second rule of half the order, relative to what the derivative varies: a constant in it would
+hide the error, as x hides that of exp(-8 x) / 20 in their sum. That rule uses the end points, so that it sees a kink there. Where
 f bends between all points of both rules, and is straight at them, they know no error; but far differs by more than its own.
 """
 
@@ -68,39 +69,46 @@ class Elementwise(Scalar):
 
     def wide_difference(self, a: Tensor, b: Tensor) -> Tensor:
         """f[a, b] in the widest dtype, in which it may be far larger than f."""
+        return self._difference_and_error(a, b)[0]
+
+    def _difference_and_error(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        """f[a, b] in the widest dtype, and how far off it may be."""
         a, b = in_widest(a), in_widest(b)
         fa, fb = self.function(a), self.function(b)
         gap = a - b
         tie = gap == 0
         far = (fa - fb) / torch.where(tie, 1, gap)
         slopes = list(_at_each(self.slope, [b + t * gap for t, _ in gauss()]))
-        near = _weighted([weight for _, weight in gauss()], slopes)
+        near, variation = _integral([weight for _, weight in gauss()], slopes)
         with torch.no_grad():
-            size = _weighted([weight for _, weight in gauss()], [x.abs() for x in slopes])
             at_a, between, at_b = _at_each(self.slope, [a.expand_as(gap), b + gap / 2, b.expand_as(gap)])
-            simpson = (at_a + 4 * between + at_b) / 6
+            cubic, _ = _integral([weight * _third(t) for t, weight in gauss()], slopes)
+            coarse = ((at_a + 4 * between + at_b) / 6, near - cubic)
             rounding = torch.finfo(gap.dtype).eps * (fa.abs() + fb.abs()) / gap.abs()
-            better = torch.isfinite(near) & (tie | (_agree(near, far, rounding) & (_error(near, simpson, size) <= rounding)))
-        return _finite(torch.where(better, near, far))
+            better, error = _choice(near, far, coarse, variation, rounding, tie)
+        return _finite(torch.where(better, near, far)), error
 
-    def second_differences(self, x: Tensor, F: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
-        """f[x_i, x_k, x_j] in the widest dtype for ascending x (*B, n), its first differences F (*B, n, n), any indices."""
+    def second_differences(self, x: Tensor, i: Tensor, k: Tensor, j: Tensor) -> Tensor:
+        """f[x_i, x_k, x_j] in the widest dtype for ascending x (*B, n), any indices."""
         i, k, j = torch.broadcast_tensors(i, k, j)
         low, middle, high = ordered(i, k, j)
-        x, F = in_widest(x), in_widest(F)
+        x = in_widest(x)
+        F, error = self._difference_and_error(x.unsqueeze(-1), x.unsqueeze(-2))
         a, b_a, c_b = x[..., low], x[..., middle] - x[..., low], x[..., high] - x[..., middle]
         spread = b_a + c_b
         below, above = F[..., low, middle], F[..., middle, high]
         tie = spread == 0
         far = (above - below) / torch.where(tie, 1, spread)
 
-        near, size, corners = torch.zeros_like(far), torch.zeros_like(far), torch.zeros_like(far)
-        for (_, _, weight), curvature in zip(_TRIANGLE, self._curvatures(a, b_a, c_b, _TRIANGLE), strict=True):
-            near, size = near + weight * curvature, size + weight * curvature.abs()
-        for (_, _, weight), curvature in zip(_CORNERS, self._curvatures(a, b_a, c_b, _CORNERS), strict=True):
-            corners = corners + weight * curvature
-        rounding = _ROUNDING * torch.finfo(x.dtype).eps * (below.abs() + above.abs()) / spread
-        better = torch.isfinite(near) & (tie | (_agree(near, far, rounding) & (_error(near, corners, size) <= rounding)))
+        near, variation = _integral([weight for _, _, weight in _TRIANGLE], self._curvatures(a, b_a, c_b, _TRIANGLE))
+        at_corners = list(self._curvatures(a, b_a, c_b, _CORNERS))
+        coarse = (
+            _integral([weight for _, _, weight in _CORNERS], at_corners)[0],
+            (at_corners[3] + at_corners[4] + at_corners[5]) / 6,
+        )
+        error = error + _ROUNDING * torch.finfo(x.dtype).eps * F.abs()
+        rounding = (error[..., low, middle] + error[..., middle, high]) / spread
+        better, _ = _choice(near, far, coarse, variation, rounding, tie)
         return _finite(torch.where(better, near, far))
 
     def _curvatures(self, a: Tensor, b_a: Tensor, c_b: Tensor, places: Places) -> Iterable[Tensor]:
@@ -112,7 +120,7 @@ class Elementwise(Scalar):
         index = torch.arange(w.shape[-1], device=w.device)
         i, k, j = index[:, None, None], index[:, None], index
         c, clamped = self.clamp(w)
-        second = self.second_differences(c, self.wide_difference(c.unsqueeze(-1), c.unsqueeze(-2)), i, k, j)
+        second = self.second_differences(c, i, k, j)
         if clamped is not None:
             touched = clamped[..., i] | clamped[..., k] | clamped[..., j]
             second = torch.where(touched, in_widest(quotients(self.loewner(w), w, *ordered(i, k, j))), second)
@@ -134,20 +142,39 @@ def _at_each(derivative: Callable[[Tensor], Tensor], points: Iterable[Tensor]) -
     return map(derivative, points)
 
 
-def _weighted(weights: list[float], values: list[Tensor]) -> Tensor:
-    first, *others = (weight * x for weight, x in zip(weights, values, strict=True))
-    return sum(others, first)
+def _integral(weights: Iterable[float], values: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """The sum of weighted values, and how much they vary: by it a rule may err, whatever constant is in them."""
+    first: Tensor | None = None
+    for weight, x in zip(weights, values, strict=True):
+        if first is None:
+            first, total, variation = x, weight * x, torch.zeros_like(x)
+        else:
+            total, variation = total + weight * x, variation + weight * (x - first).detach().abs()
+    return total, variation
 
 
-def _agree(near: Tensor, far: Tensor, rounding: Tensor) -> Tensor:
-    """Whether the two ways are as near as they are unless f changes where no point of the rules lies, as relu does."""
-    return (near - far).abs() <= _SMOOTH * rounding
+def _third(t: float) -> float:
+    """Legendre's polynomial of degree 3 on [0, 1], times 7: its integral with a function is the function's part in it."""
+    x = 2 * t - 1
+    return 7 * x * (5 * x * x - 3) / 2
 
 
-def _error(fine: Tensor, coarse: Tensor, size: Tensor) -> Tensor:
-    """Of the finer rule: it has twice the order of the coarse one, so about the square of its relative error."""
-    relative = (fine - coarse).abs() / torch.where(size > 0, size, 1)
-    return relative * relative * size
+def _choice(
+    near: Tensor, far: Tensor, coarse: tuple[Tensor, Tensor], variation: Tensor, rounding: Tensor, tie: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Whether near is better than far, whose error is ``rounding``; and the error of the better one.
+
+    The rule of near has twice the order of the first coarse one, so about the square of its error, both relative to what
+    the values vary. That error may pass through zero by chance: the second rule, still coarser, sees it. And the two ways
+    are as near as they are unless f changes where no point of the rules lies, as relu does.
+    """
+    varying = torch.where(variation > 0, variation, 1)
+    by, by_coarser = ((near - rule).abs() for rule in coarse)
+    by = torch.maximum(by, by_coarser * torch.where(variation > 0, by_coarser / varying, 1))
+    error = by * torch.where(variation > 0, by / varying, 1)
+    agree = (near - far).abs() <= _SMOOTH * rounding
+    better = torch.isfinite(near) & (tie | (agree & (error <= rounding)))
+    return better, torch.where(tie, 0, torch.where(better, error, rounding))
 
 
 def _finite(x: Tensor) -> Tensor:

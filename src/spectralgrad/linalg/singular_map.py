@@ -194,13 +194,12 @@ class _SingularBasis(Frame):
         """f[s_i, s_k, s_j] and f[s_i, -s_k, s_j] (*B, i, k, j), f[s_i, 0, s_j] and f[s_i, 0, -s_j] (*B, i, j), all times
         2^-scale; and the scale (*B,)."""
         n, x = S.shape[-1], points(S)
-        F = self.function.wide_difference(x.unsqueeze(-1), x.unsqueeze(-2))
         minus = torch.arange(n, device=S.device)  # where -s_i stands in x; s_i stands at 2n - i, and 0 at n
         plus, zero = 2 * n - minus, torch.full_like(minus[:1], n)
 
         triples = [(plus, plus, plus), (plus, minus, plus), (plus, zero, plus), (plus, zero, minus)]
         index = [torch.cartesian_prod(*each) for each in triples]  # all in one list: f'' is evaluated often enough
-        found = self.function.second_differences(x, F, *torch.cat(index).unbind(-1))
+        found = self.function.second_differences(x, *torch.cat(index).unbind(-1))
         scale = exponent(found, 1)
         parts = shifted(found, -scale).to(S.dtype).split([len(each) for each in index], -1)
         cubes = (parts[0].unflatten(-1, (n, n, n)), parts[1].unflatten(-1, (n, n, n)))

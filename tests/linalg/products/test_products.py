@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import mpmath
@@ -116,6 +117,50 @@ def test_nan_gives_nan_and_leaves_the_others_alone(unwatched: None) -> None:
     got = sg.inv_sqrtm(M, solver=NEWTON)
     assert got[1].isnan().all()
     torch.testing.assert_close(got[0], want)
+
+
+OF_PRODUCTS: dict[str, Root] = {
+    "sqrtm": sg.sqrtm,
+    "inv_sqrtm": sg.inv_sqrtm,
+    "inv_root": partial(sg.inv_root, p=4),
+    "powm": partial(sg.powm, alpha=-0.5),
+    "polar": sg.polar,
+}
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("f", OF_PRODUCTS.values(), ids=OF_PRODUCTS)
+def test_derivatives_of_one_nan_leave_the_others_alone(f: Root, bad: float) -> None:
+    """Where the host looks: the schedule of the Lyapunov equation comes from the largest norm of the batch."""
+
+    def gradients(M: Tensor) -> list[Tensor]:
+        G = cases.random(4, 4, seed=3)
+        first = torch.func.grad(lambda X: (f(X, solver=NEWTON) * G).sum())
+        second = torch.func.grad(lambda X: first(X).square().sum())
+        with sg.checks(False):
+            X = M.clone().requires_grad_()
+            (plain,) = torch.autograd.grad((f(X, solver=NEWTON) * G).sum(), X)
+        return [torch.func.vmap(first)(M), torch.func.vmap(second)(M), plain]
+
+    M = torch.stack([cases.random_covariance(4, seed=seed) for seed in (1, 2, 3)])
+    want = gradients(M)
+    M[1, 0, 0] = bad
+    for got, expected in zip(gradients(M), want, strict=True):
+        assert got[1].isnan().all()
+        torch.testing.assert_close(got[::2], expected[::2], rtol=1e-9, atol=1e-9)
+    sg.reset_counts()
+
+
+def test_a_layer_passes_the_nan_of_one_group_on_alone() -> None:
+    x = cases.random(6, 4, 3, 3)
+    x[0, 0, 0, 0] = torch.nan
+    layer = sg.nn.DecorrelatedBatchNorm2d(4, 2, solver=NEWTON).double()
+    with sg.checks(False):
+        layer(x.requires_grad_()).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad[:, :2].isnan().all()
+    assert x.grad[:, 2:].isfinite().all()
+    sg.reset_counts()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=cases.ident)

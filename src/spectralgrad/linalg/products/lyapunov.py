@@ -48,7 +48,8 @@ def lyapunov(Y: Tensor, Z: Tensor, E: Tensor, lower: float, accuracy: float, ske
     # Newton's step takes y >= lower to at most (lower^(1/2) + lower^(-1/2))/2, in units of the smallest.
     lower = 2 * lower**0.5 / max(_EXCESS, Y.shape[-1] ** 0.25)
     if host_may_look(B):
-        lower = min(max(1 / (float(norm.max()) or 1.0), lower), 0.9)  # B is 0 where Y and Z are no root: X is too
+        largest = float(norm.nan_to_num(0, 0).max())  # a matrix that is not finite keeps its NaN, and changes no other
+        lower = min(max(1 / (largest or 1.0), lower), 0.9)  # B is 0 where Y and Z are no root: X is too
     p = lower**0.5
     C = torch.addcmul(E * (m * p / (2 * norm)), matmul(matmul(Z, E), Z), 0.5 * p / (m * norm))  # p times that above
     # X changes by 1/p of the error of F, relative to F.
