@@ -66,7 +66,7 @@ def counts() -> dict[str, int]:
     """Everything counted since the start or the last `reset_counts`; reads the device counters, so it may wait.
 
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
-    ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``; absent means zero.
+    ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``, ``tie_across_cut``; absent means zero.
 
     >>> import torch, spectralgrad as sg
     >>> sg.reset_counts()
