@@ -24,6 +24,9 @@ from spectralgrad.linalg.singular_map import singular_map
 from spectralgrad.linalg.solvers import SVD, Auto, Jacobi, Lapack, Solver
 from spectralgrad.linalg.spectral_map import spectral_map
 from spectralgrad.linalg.svd import svd, svdvals
+from spectralgrad.linalg.topk.eigsh import eigsh
+from spectralgrad.linalg.topk.maps import LinearMap
+from spectralgrad.linalg.topk.svds import svds
 from spectralgrad.validation import checks
 
 __version__ = "0.1.0"
@@ -36,6 +39,7 @@ __all__ = [
     "Exact",
     "Jacobi",
     "Lapack",
+    "LinearMap",
     "Lorentzian",
     "Moments",
     "NewtonSchulz",
@@ -50,6 +54,7 @@ __all__ = [
     "covariance",
     "diagnostics",
     "eigh",
+    "eigsh",
     "eigvalsh",
     "errors",
     "expm",
@@ -78,6 +83,7 @@ __all__ = [
     "spectral_map",
     "sqrtm",
     "svd",
+    "svds",
     "svdvals",
     "umeyama",
 ]

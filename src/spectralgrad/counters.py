@@ -66,7 +66,8 @@ def counts() -> dict[str, int]:
     """Everything counted since the start or the last `reset_counts`; reads the device counters, so it may wait.
 
     Keys: ``solver_retry_float64``, ``solver_retry_jitter``, ``solver_failed``, ``nonfinite_input``,
-    ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``, ``tied_eigenvectors``; absent means zero.
+    ``clamped_eigenvalue``, ``root_unconverged``, ``rotation_not_unique``, ``tie_across_cut``, ``tied_eigenvectors``; absent
+    means zero.
 
     The last counts backward passes on a CPU that met eigenvectors, or singular vectors, of a tie. A loss that sees the space
     they span alone has the right gradient. For V f(w) V^H by hand it is wrong: take `sqrtm`, `spectral_map` and the like.
