@@ -294,7 +294,7 @@ class _Search:
             values, norm = self.filter.inverse(kept), self.norm
         last = values[..., self.plan.k - 1, None]
         close = (values - last).abs() <= torch.finfo(w.dtype).eps ** 0.5 * norm
-        return close | (torch.arange(kept.shape[-1], device=w.device) < self.plan.k)
+        return close | (torch.arange(kept.shape[-1], device=w.device) < self.plan.k)  # type: ignore[no-any-return]
 
     def _bound(self, w: Tensor, wanted: Tensor) -> Tensor:
         """How large a residual may be, which belongs to the polynomial of A if there is one."""
