@@ -20,7 +20,7 @@ class Lorentzian(Rule):
     """K = gap/(gap^2 + w^2) with w = rtol * scale: the default of `eigh`, `svd` and `projector`.
 
     Smooth, bounded by 1/(2 w), with relative error w^2/gap^2. The default rtol, 1e-6 in float32 and 1e-8 in float64,
-    makes relative gaps of 1e-3 exact to 1e-6 and 1e-10: a drop-in for `torch.linalg.eigh`. See docs/rules/lorentzian.md.
+    makes relative gaps of 1e-3 exact to 1e-6 and 1e-10. V f(w) V^H by hand is wrong at a tie: see docs/rules/lorentzian.md.
 
     Args:
         rtol: width relative to the largest eigenvalue's magnitude; None takes the dtype's default.
