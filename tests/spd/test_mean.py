@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import spectralgrad as sg
-from spectralgrad.errors import ConvergenceError
+from spectralgrad.errors import ConvergenceError, DefinitenessError, DtypeError, OptionError, ShapeError
 from spectralgrad.spd import newton
 from support import cases
 from support.spd import METRICS, definite, hermitian
@@ -271,7 +271,67 @@ def test_nan_gives_nan_where_nobody_looks() -> None:
 
 
 @pytest.mark.parametrize("metric", ["affine", "bures"])
-def test_what_does_not_converge_is_named(metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newton, "_STEPS", 1)
+def test_what_does_not_converge_is_named(metric: Any) -> None:
     with pytest.raises(ConvergenceError, match=r"`spd\.mean`: 2 of 2 means of 3 matrices did not converge in 1 steps"):
-        sg.spd.mean(definite(2, 3, n=3, condition=1e3), metric=metric)
+        sg.spd.mean(definite(2, 3, n=3, condition=1e3), metric=metric, steps=1)
+
+
+ITERATED = pytest.mark.parametrize("metric", ["affine", "bures"])
+SIZES = pytest.mark.parametrize("size", [1.0, 1e200, 1e-200])
+
+
+@ITERATED
+@SIZES
+def test_a_loose_tolerance_stops_early_with_a_gradient_as_good(metric: Any, size: float) -> None:
+    X = size * definite(2, 5, n=4, condition=1e2)
+    exact = sg.spd.mean(X, metric=metric)
+    loose = sg.spd.mean(X, metric=metric, tol=1e-1)
+    error = float((loose - exact).abs().max() / exact.abs().max())
+    assert 1e-6 < error < 1e-1
+    slopes = []
+    for tol in (None, 1e-1):
+        leaf = X.clone().requires_grad_()
+        M = sg.spd.mean(leaf, metric=metric, tol=tol)
+        if tol:
+            torch.testing.assert_close(M.detach(), loose, rtol=1e-13, atol=0)  # what it is without a gradient
+        slopes.append(torch.autograd.grad((M / size).square().sum(), leaf)[0] * size)
+    assert cases.relative_error(slopes[1], slopes[0]) < 1
+    assert 1e-8 < float((slopes[1] - slopes[0]).abs().max() / slopes[0].abs().max()) < 0.2
+
+
+@ITERATED
+@SIZES
+def test_a_start_near_the_mean_saves_steps(metric: Any, size: float) -> None:
+    X = size * definite(2, 5, n=4, condition=1e2)
+    M = sg.spd.mean(X, metric=metric)
+    with pytest.raises(ConvergenceError, match="in 1 steps of Newton's method"):
+        sg.spd.mean(X, metric=metric, steps=1)
+    torch.testing.assert_close(sg.spd.mean(X, metric=metric, steps=1, start=M) / size, M / size, rtol=1e-12, atol=1e-12)
+    mapped = torch.vmap(lambda x, start: sg.spd.mean(x, metric=metric, steps=2, start=start))(X, M)
+    torch.testing.assert_close(mapped / size, M / size, rtol=1e-12, atol=1e-12)
+    far = size * torch.eye(4, dtype=torch.float64).expand(2, 4, 4)
+    torch.testing.assert_close(sg.spd.mean(X, metric=metric, start=far) / size, M / size, rtol=1e-11, atol=1e-11)
+    leaf = X.clone().requires_grad_()
+    slopes = [
+        torch.autograd.grad((sg.spd.mean(leaf, metric=metric, start=start) / size).square().sum(), leaf)[0] * size
+        for start in (None, M.clone().requires_grad_())
+    ]
+    torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"tol": 0}, OptionError, "tol must be a finite number > 0"),
+        ({"tol": "small"}, OptionError, "tol must be"),
+        ({"steps": 0}, OptionError, "steps must be a whole number >= 1"),
+        ({"steps": 1.5}, OptionError, "steps must be"),
+        ({"start": torch.eye(3)}, ShapeError, r"`start` must be one matrix for each mean, \(4, 4\)"),
+        ({"start": -torch.eye(4, dtype=torch.float64)}, DefinitenessError, "start"),
+        ({"start": 3}, DtypeError, "start"),
+        ({"metric": "logeuclid", "tol": 1e-3}, OptionError, "tol belongs to an iteration"),
+    ],
+)
+def test_what_stops_the_iteration_is_checked(options: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        sg.spd.mean(definite(5, n=4), **options)

@@ -59,12 +59,24 @@ class _Point(NamedTuple):
     explained: Tensor  # (N,): a residual that rounding explains
 
 
-def solve(given: Tensor, weights: Tensor, metric: str) -> Solution:
-    """The mean of what is given (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN."""
-    given, weights = given.detach(), weights.detach()
+class Until(NamedTuple):
+    """When to stop: at a relative residual of ``tol``, or of rounding if that is larger; with an error after ``steps``."""
+
+    tol: float = 0.0
+    steps: int = _STEPS
+
+
+USUAL = Until()
+
+
+def solve(given: Tensor, weights: Tensor, metric: str, until: Until, start: Tensor | None) -> Solution:
+    """The mean of what is given (*B, K, n, n), at scale 1, with weights (*B, K) that sum to 1. NaN gives NaN.
+
+    ``start`` (*B, n, n) is definite; None: what would be the mean if all commuted."""
+    given, weights, start = given.detach(), weights.detach(), None if start is None else start.detach()
     if compiling() or not transforming():
-        return Solution(*_solve(given, weights, metric))
-    return Solution(*run(_Solve(metric), given, weights))
+        return Solution(*_solve(given, weights, start, metric, *until))
+    return Solution(*run(_Solve(metric, until), given, weights, start))
 
 
 def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
@@ -75,21 +87,29 @@ def solve_hessian(found: Solution, weights: Tensor, F: Tensor) -> Tensor:
 # The iteration.
 
 
-def _solve_fake(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+Found = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+def _solve_fake(given: Tensor, weights: Tensor, start: Tensor | None, metric: str, tol: float, steps: int) -> Found:
     *batch, _, n, _ = given.shape
     M, V = given.new_empty(*batch, n, n), given.new_empty(given.shape)
     real = given.real.dtype
     return M, torch.empty_like(M), V, V.new_empty(V.shape, dtype=real), M.new_empty(M.shape, dtype=real)
 
 
-@opaque("spd_mean(Tensor given, Tensor weights, str metric) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", _solve_fake)
-def _solve(given: Tensor, weights: Tensor, metric: str) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+@opaque(
+    "spd_mean(Tensor given, Tensor weights, Tensor? start, str metric, float tol, int steps) "
+    "-> (Tensor, Tensor, Tensor, Tensor, Tensor)",
+    _solve_fake,
+)
+def _solve(given: Tensor, weights: Tensor, start: Tensor | None, metric: str, tol: float, steps: int) -> Found:
     if given.numel() == 0 or given.is_meta:  # no values there, and so no end of the iteration
-        return _solve_fake(given, weights, metric)
+        return _solve_fake(given, weights, start, metric, tol, steps)
     equation, (*batch, K, n, _) = EQUATIONS[metric], given.shape
     flat, w = given.reshape(-1, K, n, n), weights.reshape(-1, K)
     with torch.no_grad():
-        point = _iterate(equation, flat, w)
+        first = _start(equation, flat, w) if start is None else start.reshape(-1, n, n)
+        point = _iterate(equation, flat, w, first, Until(tol, steps))
         c, p = equation.coefficients(point.spectra), equation.preconditioner(point.m)
     return (
         point.R.reshape(*batch, n, n).contiguous(),
@@ -121,17 +141,18 @@ def _look(equation: Equation, given: Tensor, weights: Tensor, M: Tensor) -> _Poi
     return _Point(R, W, V, spectra, m, F, equation.cost(m, spectra, weights), residual, explained)
 
 
-def _iterate(equation: Equation, given: Tensor, weights: Tensor) -> _Point:
-    """Newton's method on (N, K, n, n). Reads the host once a step."""
+def _iterate(equation: Equation, given: Tensor, weights: Tensor, start: Tensor, until: Until) -> _Point:
+    """Newton's method on (N, K, n, n) from (N, n, n). Reads the host once a step."""
     n, eps = given.shape[-1], torch.finfo(given.dtype).eps
-    point = _look(equation, given, weights, _start(equation, given, weights))
+    enough = max(_TARGET * n * eps, until.tol)
+    point = _look(equation, given, weights, start)
     broken = ~torch.isfinite(point.residual)  # NaN came in: NaN goes out
-    done = broken | (point.residual <= _TARGET * n * eps)
+    done = broken | (point.residual <= enough)
     length = torch.ones_like(point.residual)
     S = torch.zeros_like(point.F)
     stalled = torch.zeros_like(done, dtype=torch.long)  # for so many steps
     fresh = ~done  # whose S is to be computed
-    for _ in range(_STEPS):
+    for _ in range(until.steps):
         if bool(done.all()):
             return point
         if bool(fresh.any()):
@@ -149,16 +170,16 @@ def _iterate(equation: Equation, given: Tensor, weights: Tensor) -> _Point:
         stalled = torch.where(tried.residual < point.residual / 2, 0, stalled + 1)
         point = _chosen(better, tried, point)
         rounded = (point.residual <= eps**0.5) | ((stalled >= _STALLED) & (point.residual <= point.explained))
-        done = done | (rounded & (stalled > 0)) | (point.residual <= _TARGET * n * eps)
+        done = done | (rounded & (stalled > 0)) | (point.residual <= enough)
         fresh = better & ~done
         length = torch.where(better, 1, length / 2)
     if bool(done.all()):
         return point
     left = ~done
     raise ConvergenceError(
-        f"`spd.mean`: {int(left.sum())} of {left.numel()} means of {given.shape[1]} matrices did not converge in {_STEPS} "
-        f"steps of Newton's method; a relative residual of {float(point.residual[left].max()):.1e} is left. Use float64, or "
-        'add eps * identity to `X`; metric="logeuclid" needs no iteration.'
+        f"`spd.mean`: {int(left.sum())} of {left.numel()} means of {given.shape[1]} matrices did not converge in "
+        f"{until.steps} steps of Newton's method; a relative residual of {float(point.residual[left].max()):.1e} is left. "
+        'Give more steps=, a larger tol=, use float64, or add eps * identity to `X`; metric="logeuclid" needs no iteration.'
     )
 
 
@@ -247,11 +268,11 @@ class _Solve(Step):
 
     constants = tuple(range(len(Solution._fields)))
 
-    def __init__(self, metric: str) -> None:
-        self.metric = metric
+    def __init__(self, metric: str, until: Until) -> None:
+        self.metric, self.until = metric, until
 
-    def value(self, given: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        return _solve(given, weights, self.metric)
+    def value(self, given: Tensor, weights: Tensor, start: Tensor | None) -> tuple[Tensor, ...]:
+        return _solve(given, weights, start, self.metric, *self.until)
 
     def pull(self, kept: Any, grads: Any, needed: Sequence[bool]) -> Some:
         return (None,) * len(needed)
