@@ -306,7 +306,11 @@ OPTIONS: list[tuple[str, Call, str, tuple[Any, ...], str]] = [
         (name, partial(function, torch.ones(4, 7)), "group_size", (0, -2, 3, 8, 2.0, "two", True), "divides the 4 channels")
         for name, function in SAMPLES.items()
     ),
-    ("pinv", partial(sg.pinv, positive()), "rtol", (-1e-3, NAN, "small", True), "a finite number >= 0"),
+    *(
+        ("pinv", partial(sg.pinv, positive()), option, (-1e-3, NAN, "small", True), "a finite number >= 0")
+        for option in ("atol", "rtol")
+    ),
+    ("pinv", partial(sg.pinv, positive()), "hermitian", (1, None, "yes"), "must be True or False"),
     (
         "schatten_norm",
         partial(sg.schatten_norm, positive()),

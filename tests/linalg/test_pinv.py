@@ -64,6 +64,53 @@ def test_rtol_decides_what_counts() -> None:
         torch.testing.assert_close(g.diagonal(), -want * want)
 
 
+def test_atol_decides_what_counts() -> None:
+    """As in torch: the larger of the two counts, and with an atol the default rtol is 0."""
+    for s in ([1.0, 1e-3, 1e-5], [1e6, 1.0, 1e-13]):
+        A = torch.diag(torch.tensor(s, dtype=torch.float64)).requires_grad_()
+        kept: set[int] = set()
+        for atol, rtol in ((0.0, None), (1e-20, None), (1e-6, None), (1e-4, None), (1e-4, 1e-2), (2e6, None)):
+            P, want = sg.pinv(A, atol=atol, rtol=rtol), torch.linalg.pinv(A.detach(), atol=atol, rtol=rtol)
+            torch.testing.assert_close(P, want)
+            torch.testing.assert_close(sg.pinv(torch.cat([A, torch.zeros_like(A)], -1), atol=atol, rtol=rtol)[:3], want)
+            torch.testing.assert_close(torch.autograd.grad(P.trace(), A)[0], -want @ want)
+            kept.add(int(want.count_nonzero()))
+        assert len(kept) == 4 if s[0] == 1 else len(kept) >= 3
+
+
+@pytest.mark.parametrize("w", [[3.0, -1.0, 0.5], [2.0, -2.0, 1.0], [1.0, 1.0, 0.0]], ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=cases.ident)
+def test_hermitian(dtype: torch.dtype, w: list[float]) -> None:
+    V = cases.rotation(3, dtype=dtype)
+    H = (V * torch.tensor(w, dtype=torch.float64)) @ V.mH
+    H = ((H + H.mH) / 2).requires_grad_()
+    P = sg.pinv(H, hermitian=True)
+    assert torch.equal(P, P.mH)
+    torch.testing.assert_close(P, sg.pinv(H))
+    G = cases.random(3, 3, dtype=dtype, seed=5)
+    got, whole = (torch.autograd.grad(x, H, G)[0] for x in (P, sg.pinv(H)))
+    assert torch.equal(got, got.mH)
+    torch.testing.assert_close(got, (whole + whole.mH) / 2)
+    assert not torch.allclose(got, whole)  # the option acts
+    B = cases.random(3, 3 if w[2] else 2, dtype=dtype, seed=6).requires_grad_()
+    indefinite = torch.tensor([1.0, -2.0, 3.0][: B.shape[1]], dtype=dtype)
+
+    def through(B: Tensor) -> Tensor:
+        return (sg.pinv((B * indefinite) @ B.mH, hermitian=True) * G).sum()
+
+    assert gradcheck(through, B, check_forward_ad=True)
+    assert gradgradcheck(through, B, check_fwd_over_rev=True)
+
+
+def test_hermitian_takes_no_other_matrix() -> None:
+    A = cases.random(3, 3)
+    sg.pinv(A)
+    with pytest.raises(sg.errors.SymmetryError, match="`pinv`"):
+        sg.pinv(A, hermitian=True)
+    with pytest.raises(sg.errors.ShapeError, match="`pinv`"):
+        sg.pinv(A[:2], hermitian=True)
+
+
 def test_it_is_as_accurate_as_the_singular_values() -> None:
     """Condition 1e6 in float64 against the closed form of a diagonal matrix with rows below it."""
     A = torch.cat([torch.diag(torch.tensor([1.0, 1e-3, 1e-6], dtype=torch.float64)), torch.zeros(2, 3, dtype=torch.float64)])

@@ -383,6 +383,14 @@ CASES: list[Case] = [
         reference=singular(lambda s: s**3),
     ),
     _case("pinv", sg.pinv, "torch", domain="matrices", reference=torch.linalg.pinv),
+    _case(
+        "pinv(atol)",
+        partial(sg.pinv, atol=1e-3),
+        domain="matrices",
+        input=unsymmetric,
+        reference=partial(torch.linalg.pinv, atol=1e-3),
+    ),
+    _case("pinv(hermitian)", partial(sg.pinv, hermitian=True), "hermitian", degree=-1, reference=torch.linalg.pinv),
     _case("pinv(tall)", sg.pinv, "torch, compiled", **_TALL, degree=-1, reference=torch.linalg.pinv),
     _case("pinv(wide)", sg.pinv, "torch, of scale", domain="matrices", input=wide, reference=torch.linalg.pinv),
     _case(

@@ -9,9 +9,9 @@ both in float64 (on a device without it in float32),
 Far loses digits as the points meet; near loses them where f changes its character between the points. How close that is
 depends on f, which no fixed distance knows. So each difference is taken in the way with the smaller error: of far by the
 rounding of f, of near by a second rule of half the order, relative to what the derivative varies: a constant in it would
-hide the error, as x hides that of exp(-8 x) / 20 in their sum. That rule uses the end points, so that it sees a kink
-there. Where f bends between all points of both rules, and is straight at them, they know no error; but far differs by
-more than its own.
+hide the error, as x hides that of exp(-8 x) / 20 in their sum. That rule uses the end points, so that it sees a kink there.
+Where f bends between all points of both rules, and is straight at them, they know no error; but far differs by more than its
+own.
 """
 
 from collections.abc import Callable, Iterable

@@ -17,34 +17,40 @@ import torch
 from torch import Tensor
 
 from spectralgrad.context import checking, is_constant, may_read
-from spectralgrad.validation import adjoint, as_matrix, require_number, returned_adjoint
+from spectralgrad.errors import OptionError
+from spectralgrad.validation import adjoint, as_matrix, asymmetry_tolerance, require_number, returned_adjoint
 
 from .calculus import AnyScale, Factors, evaluate
 from .choices import AUTO
-from .precision import matmul
+from .precision import exactly_hermitian, matmul
 from .scaling import exponent, is_ordinary, shifted
-from .solvers import decompose_svd
+from .solvers import decompose, decompose_svd
 
 __all__ = ["pinv"]
 
 _SMALLEST = 0.25  # the smallest normal number to this power: T and its two derivatives, of order 3, stay finite
 
 
-def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
+def pinv(A: Tensor, *, atol: float = 0.0, rtol: float | None = None, hermitian: bool = False) -> Tensor:
     """The Moore-Penrose inverse, as `torch.linalg.pinv`, with a gradient that is exact while the rank stays the same.
 
-    V diag(1/s) U^H over the singular values s > rtol s_1; the others count as zero, in the gradient too, which is finite
-    for every finite A.
+    V diag(1/s) U^H over the singular values s > max(atol, rtol s_1); the others count as zero, in the gradient too, which is
+    finite for every finite A.
 
     Args:
         A: (*B, m, n), real or complex, any shape. Half precision is computed in float32.
-        rtol: None for max(m, n) eps. Less than 1e-9 (float32) or 1e-77 (float64) is taken as that.
+        atol: singular values up to this count as zero.
+        rtol: None for max(m, n) eps, or with ``atol`` above 0 for 0. Less than 1e-9 (float32) or 1e-77 (float64) is taken as
+            that.
+        hermitian: A is square and Hermitian: by eigenpairs, which cost less. Only (A + A^H)/2 counts, so that result and
+            gradient are Hermitian too.
 
     Returns:
         (*B, n, m). Numbers that would overflow are cut to the largest one.
 
     Raises:
-        OptionError: rtol is not a number >= 0.
+        OptionError: atol or rtol is not a number >= 0, or hermitian not True or False.
+        SymmetryError: hermitian=True, and A is not.
         ShapeError, DtypeError, NonFiniteError, ConvergenceError.
 
     >>> import torch, spectralgrad as sg
@@ -52,28 +58,23 @@ def pinv(A: Tensor, *, rtol: float | None = None) -> Tensor:
     tensor([[0.5000, 0.0000, 0.0000],
             [0.0000, 0.2500, 0.0000]])
     """
+    require_number("pinv", "atol", atol, least=0)
     if rtol is not None:
         require_number("pinv", "rtol", rtol, least=0)
-    X = as_matrix("pinv", A, square=False, name="A")
+    if not isinstance(hermitian, bool):
+        raise OptionError(f"`pinv`: hermitian must be True or False, got {hermitian!r}.")
+    X = as_matrix("pinv", A, square=hermitian, name="A")
     if X.shape[-2] < X.shape[-1]:
-        return returned_adjoint(pinv(adjoint("pinv", A), rtol=rtol))
+        return returned_adjoint(pinv(adjoint("pinv", A), atol=atol, rtol=rtol))
     real = torch.finfo(X.dtype)
-    relative = max(X.shape[-2] * real.eps if rtol is None else rtol, real.tiny**_SMALLEST)
-    if is_constant(X) and may_read(X) and checking(A) and (found := _of_ordinary(X, relative)) is not None:
+    default = X.shape[-2] * real.eps if atol == 0 else 0.0
+    relative = max(default if rtol is None else rtol, real.tiny**_SMALLEST)
+    tolerance = asymmetry_tolerance(A) if hermitian else 0.0 if checking(A) else None
+    step = _Pinv(atol, relative, hermitian, tolerance=tolerance)
+    if tolerance is not None and is_constant(X) and may_read(X) and (found := step.of_ordinary(X)) is not None:
         return found if X is A else found.to(A.dtype)
-    P = returned_adjoint(evaluate(_Pinv(relative, tolerance=0.0 if checking(A) else None), X))
+    P = returned_adjoint(evaluate(step, X))
     return P if X is A else P.to(A.dtype)
-
-
-def _of_ordinary(A: Tensor, rtol: float) -> Tensor | None:
-    """pinv(A) of values at hand where no derivative can be asked for; None for sizes that need help with scales."""
-    if A.numel() == 0:
-        return None
-    U, S, Vh = decompose_svd("pinv", A, AUTO, True)
-    if not is_ordinary(S, 1):
-        return None
-    inverse = torch.where(rtol * S[..., :1] < S, 1 / S, 0)
-    return matmul(Vh.mH * inverse.unsqueeze(-2), U.mH)
 
 
 @dataclass(frozen=True)
@@ -81,35 +82,59 @@ class _Pinv(AnyScale):
     """A -> pinv(A)^H of a tall matrix. Factors: T of size 1 (*B, m, n), the handle, and U (*B, m, n), S (*B, n),
     Vh (*B, n, n), with zeros in U and Vh for what does not count."""
 
+    atol: float
     rtol: float
+    hermitian: bool  # a function of (A + A^H)/2, whose derivatives are Hermitian
 
     handle, count = 0, 4
 
     def value(self, A: Tensor) -> tuple[Tensor, ...]:
-        U, S, Vh = decompose_svd("pinv", A, AUTO, self.tolerance is not None)
+        U, S, Vh = self._triplets(A)
         if S.shape[-1] == 0:
             return A.clone(), A.clone(), U, S, Vh
         scale = exponent(S, 1)
-        kept = self.rtol * S[..., :1] < S
+        kept = (self.rtol * S[..., :1]).clamp(min=self.atol) < S
         s = shifted(S, -scale)
         inverse = torch.where(kept, 1 / torch.where(kept, s, 1), torch.where(S.isnan(), S, 0))
-        T = matmul(U * inverse.unsqueeze(-2), Vh)
+        T = self._part(matmul(U * inverse.unsqueeze(-2), Vh))
         U, Vh = U * kept.unsqueeze(-2), Vh * kept.unsqueeze(-1)
         return shifted(T, -scale), T, U, S, Vh
+
+    def of_ordinary(self, A: Tensor) -> Tensor | None:
+        """pinv(A) of values at hand where no derivative can be asked for; None for sizes that need help with scales."""
+        U, S, Vh = self._triplets(A)
+        if S.numel() == 0 or not is_ordinary(S, 1):
+            return None
+        inverse = torch.where((self.rtol * S[..., :1]).clamp(min=self.atol) < S, 1 / S, 0)
+        P = matmul(Vh.mH * inverse.unsqueeze(-2), U.mH)
+        return exactly_hermitian(P) if self.hermitian else P
+
+    def _triplets(self, A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        if not self.hermitian:
+            return decompose_svd("pinv", A, AUTO, self.tolerance is not None)
+        w, V = decompose("pinv", A, AUTO, self.tolerance)
+        S, order = w.abs().sort(-1, descending=True)
+        V, sign = V.gather(-1, order.unsqueeze(-2).expand_as(V)), torch.where(w < 0, -1, 1).gather(-1, order)
+        return V * sign.unsqueeze(-2), S, V.mH
+
+    def _part(self, E: Tensor) -> Tensor:
+        """What of E (*B, m, n) counts."""
+        return exactly_hermitian(E) if self.hermitian else E
 
     def first(self, factors: Factors, E: Tensor) -> Tensor:
         if E.numel() == 0:
             return E.clone()
         T, U, S, Vh = factors
         size = exponent(E)
-        return shifted(_derivative(T, U, Vh, shifted(E, -size)), size - 2 * exponent(S, 1))
+        X = self._part(shifted(E, -size))
+        return shifted(self._part(_derivative(T, U, Vh, X)), size - 2 * exponent(S, 1))
 
     def second(self, factors: Factors, E1: Tensor, E2: Tensor) -> Tensor:
         if E1.numel() == 0:
             return E1.clone()
         T, U, S, Vh = factors
         sizes = exponent(E1), exponent(E2)
-        X, Y = (shifted(E, -size) for E, size in zip((E1, E2), sizes, strict=True))
+        X, Y = (self._part(shifted(E, -size)) for E, size in zip((E1, E2), sizes, strict=True))
         dT = _derivative(T, U, Vh, X)
         gram, TY, YT = matmul(T.mH, T), matmul(T.mH, Y), matmul(Y.mH, T)
         MX, MY = _left(U, X), _left(U, Y)
@@ -123,7 +148,7 @@ class _Pinv(AnyScale):
         cube, nullX, nullY = matmul(T, gram), _right(Vh, MX), _right(Vh, MY)
         result = result + matmul(nullX, matmul(Y.mH, cube)) + matmul(nullY, matmul(X.mH, cube))
         result = result + matmul(cube, matmul(Y.mH, nullX) + matmul(X.mH, nullY))
-        return shifted(result, sizes[0] + sizes[1] - 3 * exponent(S, 1))
+        return shifted(self._part(result), sizes[0] + sizes[1] - 3 * exponent(S, 1))
 
 
 def _left(U: Tensor, E: Tensor) -> Tensor:
