@@ -1,5 +1,6 @@
 """`python -m spectralgrad`: what it prints, its exit codes, and that a broken library fails its own check."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,18 +14,21 @@ from torch import Tensor, nn
 
 import spectralgrad as sg
 from spectralgrad import selfcheck
-from spectralgrad.__main__ import kernel_lines, main
+from spectralgrad.__main__ import kernel_lines, main, native_line
 from spectralgrad.kernels.availability import KernelStatus
+from spectralgrad.kernels.cpu import load
 
 CPU = torch.device("cpu")
 TIE, EIGH, WHITENING = selfcheck.CHECKS
 
 
-def command(*arguments: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    """Run as a user would, after the code in ``before``."""
+def command(*arguments: str, before: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run as a user would, after the code in ``before``, with these environment variables."""
     code = f"{before}\nimport runpy, sys\nsys.argv[1:] = {arguments}\nrunpy.run_module('spectralgrad', run_name='__main__')"
     called = ["-c", code] if before else ["-m", "spectralgrad", *arguments]
-    return subprocess.run([sys.executable, *called], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, *called], capture_output=True, text=True, check=False, env={**os.environ, **variables}
+    )
 
 
 def test_a_sound_library_passes() -> None:
@@ -32,6 +36,7 @@ def test_a_sound_library_passes() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"spectralgrad {sg.__version__}, torch {torch.__version__}, Python ")
     assert "\ncpu: " in done.stdout
+    assert f"\n  {native_line()}\n" in done.stdout
     assert "kernel jacobi     does not run: needs a CUDA device, and this is cpu" in done.stdout
     for dtype in ("float32", "float64"):
         for name in selfcheck.CHECKS:
@@ -158,6 +163,26 @@ def test_kernel_lines_say_what_runs_and_what_is_missing(monkeypatch: pytest.Monk
     found = [KernelStatus("moments", True, "takes groups of up to 32 channels"), KernelStatus("jacobi", False, "no NVRTC")]
     monkeypatch.setattr("spectralgrad.__main__.status", lambda _: found)
     assert kernel_lines(CPU) == [
+        native_line(),
         "kernel moments    runs, takes groups of up to 32 channels",
         "kernel jacobi     does not run: no NVRTC",
     ]
+    assert kernel_lines(torch.device("meta")) == kernel_lines(CPU)[1:]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [("off", "do not run: SPECTRALGRAD_CPU=off"), ("sse9", "do not run: SPECTRALGRAD_CPU must be one of baseline, avx2, ")],
+)
+def test_native_kernels_that_do_not_run_say_why_and_plain_torch_is_right(wanted: str, said: str) -> None:
+    done = command(SPECTRALGRAD_CPU=wanted)
+    assert done.returncode == 0
+    assert f"\n  native kernels {said}" in done.stdout
+
+
+@pytest.mark.skipif(load.obstacle() is not None, reason=f"no native kernels: {load.obstacle()}")
+@pytest.mark.parametrize("wanted", load.levels())
+def test_native_kernels_that_run_name_their_instructions(wanted: str) -> None:
+    done = command(SPECTRALGRAD_CPU=wanted)
+    assert done.returncode == 0
+    assert f"\n  native kernels run, with the instructions {wanted} of baseline" in done.stdout

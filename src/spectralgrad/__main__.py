@@ -8,6 +8,7 @@ import torch
 import spectralgrad as sg
 from spectralgrad import selfcheck
 from spectralgrad.kernels.availability import status
+from spectralgrad.kernels.cpu import load
 
 USAGE = "usage: python -m spectralgrad [--version | --help]"
 
@@ -71,7 +72,16 @@ def device_name(device: torch.device) -> str:
 
 def kernel_lines(device: torch.device) -> list[str]:
     """Which kernels run on ``device``, and why the others do not; plain torch does their work then."""
-    return [f"kernel {name:10s} {'runs, ' if runs else 'does not run: '}{reason}" for name, runs, reason in status(device)]
+    lines = [f"kernel {name:10s} {'runs, ' if runs else 'does not run: '}{reason}" for name, runs, reason in status(device)]
+    return [native_line(), *lines] if device.type == "cpu" else lines
+
+
+def native_line() -> str:
+    """With which instructions the native kernels of the CPU run, or why they do not."""
+    obstacle = load.obstacle()
+    if obstacle:
+        return f"native kernels do not run: {obstacle}"
+    return f"native kernels run, with the instructions {load.level()} of {', '.join(load.levels())}"
 
 
 def check(devices: list[torch.device]) -> int:

@@ -102,6 +102,23 @@ def test_page_is_the_same_from_the_same_records(place: tuple[Path, Path]) -> Non
     assert target.with_name("figures").joinpath("speed-some-gpu.svg").read_bytes() != first[1]
 
 
+def test_native_kernels_have_a_part_of_their_own(place: tuple[Path, Path]) -> None:
+    whole, target = place
+    rows = [
+        Row("cpu", f"3x3, float32, {level}", 3, 9, "ratio", figure, target=asked, function="eigh", dtype="float32")
+        for level, figure, asked in (("avx512", 40.0, 30.0), ("avx2", 10.0, 20.0), ("baseline", 5.0, None))
+    ]
+    native = written(whole.parent, rows, stem="bench-some-gpu-cpu")
+    with pytest.raises(OptionError, match="bench:cpu"):
+        page.write_page([whole, native], target)
+    target.write_text(EMPTY + "\n<!-- bench:cpu -->\n<!-- /bench:cpu -->\n")
+    page.write_page([whole, native], target)
+    before, _, after = target.read_text().partition("<!-- bench:cpu -->")
+    assert "### Some GPU" in before
+    assert "| eigh float32, 9 of 3x3 | 40 (>= 30) | 10 (>= 20, **missed**) | 5        |" in after
+    assert "1 of 2 targets met. [The whole table](../results/bench-some-gpu-cpu.md)" in after
+
+
 def test_two_records_of_one_machine_have_a_figure_each(place: tuple[Path, Path]) -> None:
     whole, target = place
     part = written(whole.parent, ROWS[1:3], stem="bench-some-gpu-eigh")

@@ -19,6 +19,8 @@ from spectralgrad_lab.bench import (
     host,
     inputs,
     kernels,
+    native,
+    native_cases,
     networks,
     newton,
     on_request,
@@ -391,3 +393,54 @@ def test_kinds_have_their_spectra() -> None:
     X = inputs.samples_of("orthogonal samples + 2^-17", 8, torch.float64)
     torch.testing.assert_close(X @ X.mT / X.shape[-1], torch.eye(8, dtype=torch.float64))
     assert inputs.samples_of("rank-deficient + 2^-17", 8, torch.float64).shape == (8, 4)
+
+
+NATIVE = [
+    Case("cpu", 3, 4, 30.0, (3, 3), function=function, dtype="float64", numbers=(20.0,))
+    for function in (*native._WAYS, native_cases.PROCRUSTES)
+] + [Case("cpu", 3, 4, 30.0, (9, 3), function=native_cases.KABSCH, numbers=(20.0,))]
+
+
+@pytest.mark.skipif(native.load.obstacle() is not None, reason="no native kernels")
+@pytest.mark.parametrize("case", NATIVE, ids=lambda case: case.function)
+def test_native_kernels_have_a_row_for_each_set_of_instructions(case: Case) -> None:
+    levels = native.load.levels()[::-1]
+    rows = native.time_native(case, CPU_DEVICE, INSTANT)
+    assert [row.case for row in rows] == [f"{case.label}, {case.dtype}, {level}" for level in levels]
+    asked = {"avx512": 30.0, "avx2": 20.0}
+    alignment = rows[0].baseline == peers.TORCH_SVD and case.function in (native_cases.PROCRUSTES, native_cases.KABSCH)
+    assert [row.target for row in rows] == [None if alignment else asked.get(level) for level in levels]
+    assert all(row.figure is not None and row.failed == {} for row in rows)
+    single = native.time_native(Case("cpu", 3, 1, shape=(3, 3), function="eigh"), CPU_DEVICE, INSTANT)
+    assert len(single) == 1
+
+
+@pytest.mark.skipif(native.load.obstacle() is not None, reason="no native kernels")
+def test_each_set_of_instructions_is_what_runs_and_what_its_row_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    milliseconds = dict(zip(native.load.levels(), (8.0, 4.0, 2.0), strict=False))
+    ran: list[str] = []
+
+    def eigh(_: torch.Tensor) -> torch.Tensor:
+        ran.append(native.load.level())
+        return torch.ones(1)
+
+    def by_name(ours: Any, baseline: Any, others: Any, *_: object) -> Times:
+        found = {peers.OURS: ours, **{name: build() for name, build in others.items()}}
+        seconds = {name: [milliseconds[(call(0), ran[-1])[1]]] for name, call in found.items()}
+        return Times({**seconds, baseline[0]: [16.0]})
+
+    monkeypatch.setitem(native._WAYS, "eigh", (eigh, "other", eigh))
+    monkeypatch.setattr(native, "measure", by_name)
+    best = native.load.level()
+    rows = native.time_native(Case("cpu", 3, 4, shape=(3, 3), function="eigh"), CPU_DEVICE, INSTANT)
+    assert [row.figure for row in rows] == [16.0 / milliseconds[level] for level in native.load.levels()[::-1]]
+    assert native.load.level() == best
+
+
+def test_native_cases_name_what_can_be_done_and_their_inputs_are_as_said() -> None:
+    for case in (*native_cases.CPU, *native_cases.CPU_QUICK):
+        ours, _, theirs = native._ways(case)
+        assert callable(ours)
+        assert callable(theirs)
+    (x,) = native._inputs(Case("cpu", 8, 2, shape=(64, 8), function="svd", dtype="float64"), 0)
+    assert (x.shape, x.dtype) == ((2, 64, 8), torch.float64)

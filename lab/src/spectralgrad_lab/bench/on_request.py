@@ -4,7 +4,7 @@ import itertools
 
 import torch
 
-from . import subjects
+from . import native_cases, subjects
 from .case import Case
 from .inputs import KINDS_OF_SAMPLES, kinds
 
@@ -23,6 +23,7 @@ SECTIONS = {
     "polar": "forward + backward of polar factors: milliseconds, and torch's autograd through its svd beside",
     "networks": "training step of ResNet-18, eager, compiled and as a CUDA graph: whitening / batch norm; treatments / none",
     "uses": "the usual way / ours: Shampoo's and SOAP's step; alignment and Frechet's distance, forward + backward",
+    "cpu": "native kernels of the CPU, by instructions: the time of torch, or roma, / ours; backward: with the forward pass",
     "settings": "the passes of a whitening layer with other settings than those of their tables: the three best",
 }
 PROMISES = ("gradients", "digits", "style")  # a miss there is a failure, exit code 1; elsewhere the table says it
@@ -174,6 +175,7 @@ CPU = [
     *_svd(dict.fromkeys(((256, 8, 8), (256, 64, 64), (64, 128, 128), (300, 900, 100)))),
     *_polar(dict.fromkeys(((10_000, 3), (256, 64)))),
     *_uses({32: 16, 128: 8, 512: 1}, {10_000: None, 100_000: None}, (500, 2048), 10.0),
+    *native_cases.CPU,
 ]
 CPU_QUICK = [
     *_gradients((4, 16)),
@@ -185,6 +187,7 @@ CPU_QUICK = [
     *_svd({(256, 8, 8): None}),
     *_polar({(100, 3): None}),
     *_uses({16: 2}, {100: None}, (20, 64), None),
+    *native_cases.CPU_QUICK,
 ]
 GPU = [
     *STYLE_GPU,
@@ -228,6 +231,6 @@ def cases(gpu: bool, quick: bool) -> list[Case]:
     """All of them, for the GPU or the CPU. Gradients, roots and digits are measured on the CPU alone.
 
     >>> sorted({case.section for case in cases(gpu=False, quick=True)})
-    ['digits', 'gradients', 'polar', 'roots', 'roots64', 'style', 'svd', 'uses']
+    ['cpu', 'digits', 'gradients', 'polar', 'roots', 'roots64', 'style', 'svd', 'uses']
     """
     return (GPU_QUICK if quick else GPU) if gpu else (CPU_QUICK if quick else CPU)

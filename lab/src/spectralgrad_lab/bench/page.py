@@ -14,7 +14,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad_lab.files import write_whole
 from spectralgrad_lab.records import machine as record
 
-from . import on_request
+from . import native_page, on_request
 from .rows import Row
 from .table import EXPLAINED, losses, number, summary, target
 
@@ -94,11 +94,15 @@ def pivot(rows: list[Row]) -> str:
     return record.table(["d", *columns], lines)
 
 
+def _link(path: Path, page: Path) -> str:
+    """From the page to the table beside a record."""
+    return os.path.relpath(path.with_suffix(".md"), page.parent).replace(os.sep, "/")
+
+
 def measured(path: Path, page: Path) -> str:
     """What the page says of one record."""
     about, rows = read(path)
-    name = record.machine_name(about)
-    full = os.path.relpath(path.with_suffix(".md"), page.parent).replace(os.sep, "/")
+    name, full = record.machine_name(about), _link(path, page)
     parts = [f"### {name}", record.describe(about), f"{summary(rows)} [The whole table]({full}), with times and quartiles."]
     parts += [warning] if (warning := record.disturbance(about)) else []
     if "gpu" not in about["machine"] and about["machine"]["torch_threads"] < 2:
@@ -199,8 +203,16 @@ def _spaced(sizes: Sequence[int]) -> list[str]:
 
 
 def write_page(records: Sequence[Path], page: Path) -> list[Path]:
-    """Fill the marked parts of the page from the records, in this order, and draw their figures; returns the files."""
+    """Fill the marked parts of the page from the records, in this order, and draw their figures; returns the files.
+
+    Records of the native kernels have a part of their own, which a page needs for them alone.
+    """
     text = page.read_text(encoding="utf-8")
+    native = [path for path in records if native_page.is_one(read(path)[1])]
+    records = [path for path in records if path not in native]
+    if native:
+        tables = (native_page.measured(*read(path), _link(path, page)) for path in native)
+        text = replace_part(text, native_page.PART, "\n\n".join(tables))
     text = replace_part(text, "measured", "\n\n".join(measured(path, page) for path in records))
     text = replace_part(text, "losses", "\n\n".join(lost(path) for path in records))
     figures = [draw(path, page.parent / FIGURES) for path in records]

@@ -61,6 +61,7 @@ TASKS: dict[str, Task] = {
     "polar": _later("triplets", "time_polar"),
     "networks": _later("networks", "time_networks"),
     "uses": _later("uses", "time_uses"),
+    "cpu": _later("native", "time_native"),
     "settings": _later("kernels", "time_settings"),
 }
 MESSAGE = 160  # characters of an error that a row keeps
