@@ -22,7 +22,7 @@ from .uses import torch_kabsch, torch_rotation
 
 Function = Callable[..., Tensor | tuple[Tensor, ...]]
 PLAIN = "plain torch"  # in the place of instructions, where the library of kernels is not there
-ROUND = 1.0  # seconds of rounds for a case: there are many
+ROUND = 2.0  # seconds of rounds for a case: there are many
 _BACKWARD = ", backward"
 
 
