@@ -13,6 +13,7 @@ from spectralgrad.linalg.eigh import eigh, eigvalsh
 from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, powm, sqrtm
 from spectralgrad.linalg.generalized import generalized_eigh
 from spectralgrad.linalg.logdet import logdet
+from spectralgrad.linalg.lstsq import lstsq, nullspace
 from spectralgrad.linalg.norms import nuclear_norm, schatten_norm
 from spectralgrad.linalg.pinv import pinv
 from spectralgrad.linalg.polar import polar
@@ -66,10 +67,12 @@ __all__ = [
     "kabsch",
     "logdet",
     "logm",
+    "lstsq",
     "merge_moments",
     "moments",
     "nn",
     "nuclear_norm",
+    "nullspace",
     "orthogonal",
     "pinv",
     "polar",

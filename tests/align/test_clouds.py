@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -574,3 +575,14 @@ def test_bad_input(name: str, function: Call) -> None:
         assert function(holed, x)[0][1].isnan().all()
         assert function(holed, x)[0][0].isfinite().all()
     assert sg.counts() == {"nonfinite_input": 6}
+
+
+@each
+def test_points_in_columns_are_told(name: str, function: Call) -> None:
+    x, y = cases.random(3, 20), cases.random(3, 20, seed=1)
+    with pytest.warns(UserWarning, match=rf"`{name}`: \(3, 20\) holds 3 points of 20 coordinates.* pass x\.mT and y\.mT"):
+        function(x, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        function(x.mT, y.mT)
+        function(x[:, :3], y[:, :3])  # three points in space

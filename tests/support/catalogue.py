@@ -162,6 +162,14 @@ def _rotation(A: Tensor) -> Tensor:
     return torch.cat([U[..., :-1], U[..., -1:] * d[..., None, None]], -1) @ Vh
 
 
+def _least_squares(A: Tensor, b: Tensor) -> Tensor:
+    return torch.linalg.lstsq(A, b).solution
+
+
+def _null_projector(A: Tensor) -> Tensor:
+    return torch.eye(A.shape[-1], dtype=A.dtype) - torch.linalg.pinv(A) @ A
+
+
 def _norm(p: float) -> Map:
     return lambda A: torch.linalg.vector_norm(torch.linalg.svdvals(A), p, -1)
 
@@ -300,6 +308,10 @@ def _transport(A: Tensor, B: Tensor, metric: Any) -> Tensor:
     return sg.spd.transport(A, A, B, metric)
 
 
+def _towards(A: Tensor) -> tuple[Tensor, ...]:
+    return (turned(A) - A,)
+
+
 CASES: list[Case] = [
     _case("eigh", sg.eigh, "eigen, torch, modulus, traced, compiled", **_PAIRS),
     _case("eigh(UPLO)", partial(sg.eigh, UPLO="U"), **_PAIRS),
@@ -393,6 +405,10 @@ CASES: list[Case] = [
     _case("pinv(hermitian)", partial(sg.pinv, hermitian=True), "hermitian", degree=-1, reference=torch.linalg.pinv),
     _case("pinv(tall)", sg.pinv, "torch, compiled", **_TALL, degree=-1, reference=torch.linalg.pinv),
     _case("pinv(wide)", sg.pinv, "torch, of scale", domain="matrices", input=wide, reference=torch.linalg.pinv),
+    _case("lstsq", sg.lstsq, others=lambda A: (A.roll(1, -2),), **_TALL, degree=0, reference=_least_squares),
+    _case("lstsq(wide)", sg.lstsq, others=lambda A: (A.roll(1, -2),), domain="matrices", input=wide),
+    _case("nullspace", sg.nullspace, "hermitian", domain="matrices", input=wide, degree=0, reference=_null_projector),
+    _case("nullspace(rank)", partial(sg.nullspace, rank=2), "hermitian", **_TALL, degree=0),
     _case(
         "nuclear_norm",
         sg.nuclear_norm,
@@ -440,6 +456,15 @@ CASES: list[Case] = [
     *_of_spd("distance", sg.spd.distance, (0, None, 0.5), "", others=_turned, of=_entry),
     *_of_spd("geodesic", partial(sg.spd.geodesic, t=0.3), (1, 1, 1), "hermitian", others=_turned),
     *_of_spd("mean", sg.spd.mean, (1, 1, 1), "hermitian", input=several),
+    *_of_spd("log_map", sg.spd.log_map, (1,), "hermitian", others=_turned),
+    *_of_spd("exp_map", sg.spd.exp_map, (1,), "hermitian", others=_towards),
+    *(
+        _case(f"spd.{name}(logeuclid)", partial(call, metric="logeuclid"), "hermitian, finite only, once", degree=1, **more)
+        for name, call, more in (
+            ("log_map", sg.spd.log_map, {"others": _turned}),
+            ("exp_map", sg.spd.exp_map, {"others": _towards}),
+        )
+    ),
     *_of_spd("transport", _transport, (1,), "hermitian", others=_turned),
     _case(
         "spd.transport(logeuclid)",

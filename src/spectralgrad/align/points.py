@@ -1,9 +1,11 @@
 """What clouds of points and their weights must be."""
 
+import warnings
+
 import torch
 from torch import Tensor
 
-from spectralgrad.context import readable
+from spectralgrad.context import compiling, readable
 from spectralgrad.errors import DtypeError, OptionError, ShapeError
 from spectralgrad.linalg.moves import cast
 from spectralgrad.linalg.precision import widest
@@ -49,6 +51,12 @@ def common_batch(who: str, x: Tensor, y: Tensor, weights: Tensor | None) -> torc
         raise ShapeError(
             f"`{who}`: `x` and `y` must hold the same number of points and coordinates, (*batch, N, d), got "
             f"{tuple(x.shape)} and {tuple(y.shape)}. Pair the points first, or pad both and give the padding weight 0."
+        )
+    if x.shape[-2] in (2, 3) and x.shape[-1] > 3 and not compiling():
+        warnings.warn(
+            f"`{who}`: {tuple(x.shape)} holds {x.shape[-2]} points of {x.shape[-1]} coordinates; its rotation is not "
+            f"unique. Points stand in rows: for {x.shape[-1]} points pass x.mT and y.mT.",
+            stacklevel=4,
         )
     batches = [x.shape[:-2], y.shape[:-2]]
     if weights is not None:

@@ -2,7 +2,8 @@
 
 from .distance import distance
 from .geodesic import geodesic
+from .maps import exp_map, log_map
 from .mean import mean
 from .transport import transport
 
-__all__ = ["distance", "geodesic", "mean", "transport"]
+__all__ = ["distance", "exp_map", "geodesic", "log_map", "mean", "transport"]

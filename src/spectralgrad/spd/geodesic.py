@@ -59,16 +59,16 @@ def geodesic(A: Tensor, B: Tensor, t: float | Tensor, metric: Metric = "affine")
     along: Callable[..., tuple[Tensor]] = {"affine": _affine, "logeuclid": _logeuclid, "bures": _bures}[metric]
     scales: Callable[..., Scales] = _half_scales if metric == "bures" else partial(_scales, place)
     (result,) = homogeneous(along, [(Z, 2) for Z in wide], scales, others=(place,), out=2, known=is_widened(X))
-    _require_in_range(result)
+    require_in_range(who, result)
     return returned(result, A)
 
 
-def _require_in_range(x: Tensor) -> None:
-    """Raise where numbers, on the way or at its end, are none: t is too far from [0, 1]."""
+def require_in_range(who: str, x: Tensor) -> None:
+    """Raise where numbers, on the way or at its end, are none: t is too far from [0, 1], or T too long."""
     if may_look(x) and not math.isfinite(size := largest_part(x.detach())):
         raise NonFiniteError(
-            f"`spd.geodesic`: the point at t is beyond the range of {x.dtype}: what it is made of came to {size}. Take t "
-            "nearer to [0, 1]."
+            f"`{who}`: the point is beyond the range of {x.dtype}: what it is made of came to {size}. Take "
+            f"{'t nearer to [0, 1]' if who == 'spd.geodesic' else 'a shorter T'}."
         )
 
 
@@ -88,7 +88,7 @@ def _affine(A: Tensor, B: Tensor, t: Tensor, m: Tensor | None = None, whole: Ten
     B, near = near_scale_of(A, B)
     P, p = whitener(A)
     far = t * (near if p is None else near + 2 * p) + _rest(t, m, whole)
-    inner, k = _exp_apart(t[..., None, None] * log(congruent(P, B)), far)
+    inner, k = exp_apart(t[..., None, None] * log(congruent(P, B)), far)
     return (times_power(congruent(sqrt(A), inner), k),)
 
 
@@ -97,7 +97,7 @@ def _logeuclid(A: Tensor, B: Tensor, t: Tensor, m: Tensor | None = None, whole: 
     A, a = near_1(A, keep=_NEAR)  # what is near keeps its bits, whatever else is in the batch
     B, near = near_scale_of(A, B)
     far = t * (near - a) + _rest(t, m, whole)
-    inner, k = _exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), far)
+    inner, k = exp_apart((1 - t)[..., None, None] * log(A) + t[..., None, None] * log(B), far)
     return (times_power(hermitian_part(inner), k + a),)
 
 
@@ -105,12 +105,12 @@ def _rest(t: Tensor, m: Tensor | None, whole: Tensor | None) -> Tensor | int:
     return 0 if m is None or whole is None else t * m - whole
 
 
-def _exp_apart(L: Tensor, far: Tensor) -> tuple[Tensor, Tensor]:
+def exp_apart(L: Tensor, far: Tensor, who: str = "spd.geodesic") -> tuple[Tensor, Tensor]:
     """exp(L) 2^far as a matrix and the exponent of a power of two, whole and constant (*B,)."""
     whole = far.detach().round()
     limit = math.log(torch.finfo(L.dtype).max)
     size = L.detach().abs()  # no entry is larger than the largest eigenvalue
-    _require_in_range(torch.where((size <= limit) & torch.isfinite(far)[..., None, None], size, torch.inf))
+    require_in_range(who, torch.where((size <= limit) & torch.isfinite(far)[..., None, None], size, torch.inf))
     return exp(L + (far - whole)[..., None, None] * LOG_2 * identity_like(L)), whole
 
 
