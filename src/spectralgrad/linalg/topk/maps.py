@@ -1,5 +1,6 @@
 """What `eigsh` and `svds` take: dense batches, sparse matrices and maps that are known by their products alone."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -219,4 +220,7 @@ def _sparse(who: str, A: Tensor) -> Source:
         raise DtypeError(f"`{who}`: `A` must be floating point or complex, got {values.dtype}. Convert it with A.double().")
     if checking(values):
         require_finite(who, values.detach(), "A")
+    with warnings.catch_warnings():  # torch says once that its CSR layout is a beta
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(crow[:1], column[:0], values.detach()[:0], (0, 0), check_invariants=False)
     return Sparse(A.shape, values.dtype, A.device, values, crow, row, column)
