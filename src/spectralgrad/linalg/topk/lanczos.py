@@ -32,6 +32,8 @@ _LOOK = 2  # blocks between two looks at the Ritz values
 _CHECKED = 4  # blocks at least before a pair counts as converged, and in a search for what was missed
 _GROWTH = 4.0  # the polynomial grows to cosh of this at the last wanted value
 _DEGREE = 40
+_RANGE = 7.0  # and from there to the first value by e to this at most, or rounding of that would hide the others
+_APART = 3.0  # stands in the place of values that are set apart, larger than any other under the polynomial
 _REFINED = 3  # how often the interval is estimated anew
 
 
@@ -168,6 +170,7 @@ class Filter:
     high: float
     top: float
     degree: int
+    held: bool  # whether the degree is low because of a value far outside
 
     def of(self, product: Product) -> Product:
         """X -> f(A) X for A's product."""
@@ -201,18 +204,30 @@ class Filter:
         return torch.where(a > 0, self.degree * torch.sinh(self.degree * a) / torch.sinh(a) / (e * scale), 0)
 
 
-def _filter_for(w: Tensor, plan: Plan, low: float) -> Filter | None:
-    """A polynomial that parts the k first of these values of A (one matrix) from those beyond the kept."""
+def _filter_for(w: Tensor, plan: Plan, low: float, settled: int) -> Filter | None:
+    """A polynomial that parts the k first of these values of A (one matrix), of which some are settled, from those beyond
+    the kept. Where a first value lies far outside, the degree stays low until it is settled."""
     kept = w[ranked(w, plan.which)][: plan.kept]
-    top, last, cut = (float(kept[i].abs() if plan.which == "LM" else kept[i]) for i in (0, plan.k - 1, -1))
+    top, last, cut = (
+        float(kept[i].abs() if plan.which == "LM" else kept[i]) for i in (min(settled, plan.k - 1), plan.k - 1, -1)
+    )
     low = -cut if plan.which == "LM" else low
     c, e = (cut + low) / 2, (cut - low) / 2
     if not e > 0 or (last - c) / e <= 1:
         return None
-    degree = min(math.ceil(_GROWTH / math.acosh((last - c) / e)), _DEGREE)
+    angle = math.acosh((last - c) / e)
+    range_of = math.acosh(max((top - c) / e, 1.0)) - angle
+    wished = min(math.ceil(_GROWTH / angle), _DEGREE)
+    degree = min(wished, max(1, int(_RANGE / max(range_of, 1e-9))))
     if plan.which == "LM":
         degree |= 1  # odd: the sign stays
-    return Filter(low, cut, top, degree) if degree > 1 else None
+    return Filter(low, cut, top, degree, degree < wished) if degree > 1 else None
+
+
+def _is_within(V: Tensor, U: Tensor) -> bool:
+    """Whether two sets of orthonormal columns span the same space, to where converged pairs may differ."""
+    overlap = torch.linalg.matrix_norm(matmul(U.mH, V)) ** 2
+    return bool((overlap >= V.shape[-1] - torch.finfo(overlap.dtype).eps ** 0.5).all())
 
 
 def extreme_pairs(product: Product, start: Tensor, plan: Plan, generator: torch.Generator) -> Found:
@@ -239,19 +254,18 @@ class _Search:
         self.basis = Basis.of(start, plan.room, generator)
         self.filter: Filter | None = None
         self.norm: Tensor | None = None  # of A, once a polynomial hides it
-        self.refined = self.used = self.checked_at = 0
+        self.refined = self.used = self.checked_at = self.apart = 0
 
     def run(self) -> Found:
-        best = None
+        best, k = None, self.plan.k
         while True:
             w, Y, converged = self._until_converged()
-            first = self.basis.count, w[..., : self.plan.k]
-            if best is None or not torch.allclose(first[1], best[1], rtol=1e-3 if self.filter else 0, atol=0):
-                best = matmul(self.basis.Q[..., : first[0]], Y), first[1]
+            V = matmul(self.basis.Q[..., : self.basis.count], Y)
+            if best is None or not _is_within(V[..., :k], best[..., :k]):
+                best = V
             if not converged or not self.plan.check or self.checked_at:
-                return self._found(best[0])
+                return self._found(best)
             self.checked_at = self.used + max(_CHECKED, self.used // 8)
-            k = self.plan.k
             following = random_like(self.basis.next, self.generator)
             self.basis.restart(w[..., :k], Y[..., :k], following, locked=k - 1 if self.filter else 0)
 
@@ -260,8 +274,7 @@ class _Search:
         plan = self.plan
         while True:
             basis = self.basis
-            apply = self.product if self.filter is None else self.filter.of(self.product)
-            basis.expand(apply)
+            basis.expand(self._deflated if self.filter is None else self.filter.of(self._deflated))
             self.used += 1 if self.filter is None else self.filter.degree
             width = basis.next.shape[-1]
             full, over = basis.count + width > plan.room, self.used >= plan.steps
@@ -280,10 +293,17 @@ class _Search:
             if converged or over:
                 return w_kept, Y_kept, converged
             if full:
-                settled = good[..., : plan.k].cumprod(-1).sum(-1)
-                done = self.filter is not None and self.refined == _REFINED
-                basis.restart(w_kept, Y_kept, locked=int(settled.min()) if done else 0)
-                self._refine(w)
+                settled = max(int(good[..., : plan.k].cumprod(-1).sum(-1).min()), basis.locked) if plan.filtered else 0
+                basis.restart(w_kept, Y_kept, locked=settled)
+                self._refine(w, settled)
+
+    def _deflated(self, X: Tensor) -> Tensor:
+        """A X without what rounding has put into the pairs that are set apart, which the polynomial would make large."""
+        AX = self.product(X)
+        if self.basis.locked == 0:
+            return AX
+        L = self.basis.Q[..., : self.basis.locked]
+        return AX - matmul(L, matmul(L.mH, AX))
 
     def _wanted(self, w: Tensor, kept: Tensor) -> Tensor:
         """Which of the kept have to converge: the k first, and those that tie with the last one."""
@@ -294,7 +314,8 @@ class _Search:
             values, norm = self.filter.inverse(kept), self.norm
         last = values[..., self.plan.k - 1, None]
         close = (values - last).abs() <= torch.finfo(w.dtype).eps ** 0.5 * norm
-        return close | (torch.arange(kept.shape[-1], device=w.device) < self.plan.k)  # type: ignore[no-any-return]
+        first: Tensor = torch.arange(kept.shape[-1], device=w.device) < self.plan.k
+        return close | first  # type: ignore[no-any-return]
 
     def _bound(self, w: Tensor, wanted: Tensor) -> Tensor:
         """How large a residual may be, which belongs to the polynomial of A if there is one."""
@@ -303,22 +324,28 @@ class _Search:
         assert self.norm is not None
         return self.plan.aim * self.norm * self.filter.slope(wanted)
 
-    def _refine(self, w: Tensor) -> None:
+    def _refine(self, w: Tensor, settled: int) -> None:
         """A polynomial for what is known by now, and a new basis that starts from sums of the kept vectors."""
-        if not self.plan.filtered or self.refined == _REFINED or self.checked_at:
+        freed = self.filter is not None and self.filter.held and settled > self.apart
+        if not self.plan.filtered or self.checked_at or (self.refined >= _REFINED and not freed):
             return
+        self.apart = settled
         values = w if self.filter is None else self.filter.inverse(w)
         if self.norm is None:
             self.norm = w.abs().amax(-1, keepdim=True)
             self.low = float(w.min()) - 0.01 * float(w.max() - w.min())
         self.refined += 1
-        better = _filter_for(values, self.plan, self.low)
+        better = _filter_for(values, self.plan, self.low, settled)
         if better is None:
             return
         self.filter = better
         Q, b = self.basis.Q[..., : self.basis.count], self.basis.next.shape[-1]
-        start = torch.stack([Q[..., i : i + b] for i in range(0, Q.shape[-1] - b + 1, b)]).sum(0)
-        self.basis = Basis.of(start, self.plan.room, self.generator)
+        start = torch.stack([Q[..., i : i + b] for i in range(settled, Q.shape[-1] - b + 1, b)]).sum(0)
+        basis = Basis.of(start, self.plan.room, self.generator)
+        basis.Q[..., :settled] = Q[..., :settled]
+        basis.T[..., :settled, :settled] = torch.diag_embed(torch.sign(w[ranked(w, self.plan.which)[:settled]]) * _APART)
+        basis.count = basis.locked = settled
+        self.basis = basis
 
     def _found(self, V: Tensor) -> Found:
         """Rayleigh and Ritz once more with A itself, whose residuals are those that count."""

@@ -1,5 +1,6 @@
 """What `eigsh` and `svds` take: dense batches, sparse matrices and maps that are known by their products alone."""
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -209,7 +210,8 @@ def _sparse(who: str, A: Tensor) -> Source:
     if A.layout == torch.sparse_coo:
         A = A.coalesce()
         (row, column), values = A.indices(), A.values()
-        crow = torch._convert_indices_from_coo_to_csr(row, A.shape[0])
+        crow = torch.zeros(A.shape[0] + 1, dtype=row.dtype, device=row.device)
+        crow[1:] = torch.bincount(row, minlength=A.shape[0]).cumsum(0)
     else:
         crow, column, values = A.crow_indices(), A.col_indices(), A.values()
         row = torch.repeat_interleave(torch.arange(A.shape[0], device=A.device), crow.diff())
@@ -219,4 +221,7 @@ def _sparse(who: str, A: Tensor) -> Source:
         raise DtypeError(f"`{who}`: `A` must be floating point or complex, got {values.dtype}. Convert it with A.double().")
     if checking(values):
         require_finite(who, values.detach(), "A")
+    with warnings.catch_warnings():  # torch says once that its CSR layout is a beta
+        warnings.simplefilter("ignore")
+        torch.sparse_csr_tensor(crow[:1], column[:0], values.detach()[:0], (0, 0), check_invariants=False)
     return Sparse(A.shape, values.dtype, A.device, values, crow, row, column)
