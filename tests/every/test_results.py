@@ -109,7 +109,7 @@ ROUNDED = (
     *("sqrtm", "sqrtm(steps)", "sqrtm(floor)", "sqrtm(Exact)", "sqrtm(Lorentzian)", "sqrtm(Clip)", "sqrtm(Analytic)"),
     *("sqrtm(Taylor)", "sqrtm(PowerIteration)", "inv_sqrtm", "inv_sqrtm(floor)", "powm(0.3)", "powm(-1.7)", "powm(2.2)"),
     *("powm(-2)", "powm(-1)", "powm(2)", "powm(3)", "inv_root(3)", "inv_root(4)", "logm", "expm", "spectral_map"),
-    *("spectral_map(sqrt)", "spectral_map(1/x)", "spd.transport(logeuclid)"),
+    *("spectral_map(sqrt)", "spectral_map(1/x)", "spd.transport(logeuclid)", "powm(tensor 0.3)", "powm(tensor -1.7)"),
 )
 
 
