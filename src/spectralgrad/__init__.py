@@ -10,7 +10,7 @@ from spectralgrad.counters import counts, reset_counts
 from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
-from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, powm, sqrtm
+from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, sqrtm
 from spectralgrad.linalg.generalized import generalized_eigh
 from spectralgrad.linalg.logdet import logdet
 from spectralgrad.linalg.lstsq import lstsq, nullspace
@@ -18,6 +18,7 @@ from spectralgrad.linalg.norms import nuclear_norm, schatten_norm
 from spectralgrad.linalg.pinv import pinv
 from spectralgrad.linalg.polar import polar
 from spectralgrad.linalg.power import PowerDeflation, PowerIteration
+from spectralgrad.linalg.powm import powm
 from spectralgrad.linalg.products import NewtonSchulz
 from spectralgrad.linalg.projector import projector
 from spectralgrad.linalg.rules import Analytic, Clip, Exact, Lorentzian, Rule, Taylor

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, fx, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 
 import spectralgrad as sg
 from spectralgrad.errors import OptionError
@@ -485,3 +485,25 @@ def test_a_subclass_with_a_forward_of_its_own_stays() -> None:
     x, fused = torch.randn(2, 4, 5, 5), fuse(model.eval())
     assert [type(part) for part in fused] == [nn.Conv2d, Gated, nn.Conv2d]
     torch.testing.assert_close(fused(x), model(x), rtol=1e-4, atol=1e-5)
+
+
+HOOKED: dict[str, tuple[Callable[[nn.Module], Any], Callable[[nn.Module], Any]]] = {
+    "weight_norm": (nn.utils.weight_norm, nn.utils.remove_weight_norm),
+    "spectral_norm": (nn.utils.spectral_norm, nn.utils.remove_spectral_norm),
+    "prune": (lambda m: prune.l1_unstructured(m, "weight", 0.5), lambda m: prune.remove(m, "weight")),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*deprecated")
+@pytest.mark.parametrize(("attach", "remove"), HOOKED.values(), ids=HOOKED)
+def test_weights_that_a_hook_computes(attach: Callable[[nn.Module], Any], remove: Callable[[nn.Module], Any]) -> None:
+    """After a step they cannot be copied; once they are permanent they fold."""
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), D2(4)), torch.randn(8, 3, 6, 6)
+    attach(model[0])
+    model(x).square().sum().backward()
+    model.eval()
+    with pytest.raises(OptionError, match="`fuse`: '0', a Conv2d, must hold tensors that can be copied"):
+        fuse(model)
+    remove(model[0])
+    assert len(fuse(model)) == 1
+    torch.testing.assert_close(fuse(model)(x), model(x), rtol=1e-4, atol=1e-4)

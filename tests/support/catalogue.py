@@ -350,6 +350,15 @@ CASES: list[Case] = [
     _root("inv_sqrtm(NewtonSchulz)", partial(sg.inv_sqrtm, solver=_NEWTON), -0.5, "products, hermitian, finite only"),
     _case("inv_sqrtm(floor)", partial(sg.inv_sqrtm, floor=1.4142), "hermitian", domain="hermitian"),
     *map(_power, (0.3, -1.7, 2.2)),
+    *(
+        _root(
+            f"powm(tensor {alpha})",
+            lambda M, alpha=alpha: sg.powm(M, torch.tensor(alpha, dtype=torch.float64)),
+            alpha,
+            "hermitian, finite only, of scale",
+        )
+        for alpha in (0.3, -1.7)
+    ),
     *(_power(alpha, "hermitian, of scale") for alpha in (-2, -1, 2, 3)),
     _root("inv_root(3)", partial(sg.inv_root, p=3), -1 / 3, "eigen, hermitian"),
     _root("inv_root(4)", partial(sg.inv_root, p=4), -1 / 4, "eigen, hermitian"),

@@ -119,7 +119,7 @@ class Elementwise(Scalar):
 
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         index = torch.arange(w.shape[-1], device=w.device)
-        i, k, j = index[:, None, None], index[:, None], index
+        i, k, j = torch.broadcast_tensors(index[:, None, None], index[:, None], index)
         c, clamped = self.clamp(w)
         second = self.second_differences(c, i, k, j)
         if clamped is not None:

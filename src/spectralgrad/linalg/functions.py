@@ -12,7 +12,7 @@ from spectralgrad.context import is_transformed
 from spectralgrad.errors import OptionError
 from spectralgrad.kernels import doors
 from spectralgrad.kernels.spectral import GIVEN
-from spectralgrad.validation import as_square, is_number, is_whole, require_exponent
+from spectralgrad.validation import as_square, is_whole
 
 from .calculus import AtScale1, Factors, Potential, first_derivative
 from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
@@ -25,7 +25,7 @@ from .scalars import CLAMPED, Scalar
 from .scaling import bounded, exponent, shifted
 from .solvers import Solver, decompose
 
-__all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "powm", "sqrtm"]
+__all__ = ["expm", "inv_root", "inv_sqrtm", "logm", "sqrtm"]
 
 
 @dataclass(frozen=True)
@@ -197,49 +197,7 @@ def inv_sqrtm(
     return apply_scalar("inv_sqrtm", M, InverseSqrt(floor), gradient, solver)
 
 
-def powm(
-    M: Tensor,
-    alpha: float,
-    *,
-    gradient: Gradient | None = None,
-    solver: RootSolver = AUTO,
-    floor: float | None = None,
-) -> Tensor:
-    """A real power of positive semi-definite matrices (alpha < 0: positive definite), with its exact gradient.
-
-    M^alpha = V diag(w^alpha) V^H, with F_ij = (w_i^alpha - w_j^alpha)/(w_i - w_j) by log1p and expm1.
-
-    Args:
-        M: (*B, n, n), positive semi-definite, for alpha < 0 definite; only (M + M^H)/2 counts. Half precision is computed
-            in float32.
-        alpha: the exponent, a number of at most 1e12 in size. For a learnable one use `spectral_map(M, lambda x: x**alpha)`.
-        gradient: None or `Exact()` for the exact gradient; any other rule goes through eigenvectors as the papers do.
-        solver: an eigensolver, or for alpha = 1/2, -1/2 and -1/4 `NewtonSchulz`.
-        floor: a number above 0. Eigenvalues below it are replaced by it, with derivative 0. None: no floor.
-
-    Returns:
-        (*B, n, n), Hermitian, in the dtype of M.
-
-    Raises:
-        DefinitenessError: an eigenvalue is negative beyond rounding, for alpha < 0 also zero to it, and no floor is given.
-        NonFiniteError: M is not finite, or a power overflows.
-        SymmetryError, ShapeError, DtypeError, OptionError, ConvergenceError.
-
-    >>> import torch, spectralgrad as sg
-    >>> sg.powm(4 * torch.eye(2), 1.5)
-    tensor([[8., 0.],
-            [0., 8.]])
-    """
-    if not is_number(alpha):
-        raise OptionError(
-            f"`powm`: alpha must be a finite number, got {alpha!r}. For a learnable exponent use "
-            "spectral_map(M, lambda x: x**alpha)."
-        )
-    require_exponent("powm", "alpha", alpha)
-    return apply_scalar("powm", M, _power(float(alpha), floor), gradient, solver)
-
-
-def _power(alpha: float, floor: float | None) -> Scalar:
+def power_of(alpha: float, floor: float | None) -> Scalar:
     """x^alpha, by its closed form or with its name where it has one."""
     known: dict[float, Scalar] = {0.5: Sqrt(floor), -0.5: InverseSqrt(floor), -0.25: InverseFourthRoot(floor)}
     return known.get(alpha) or Power(floor, alpha=alpha)
@@ -284,7 +242,7 @@ def inv_root(
     """
     if not is_whole(p):
         raise OptionError(f"`inv_root`: p must be a whole number >= 1, got {p!r}. For another exponent use powm(M, alpha).")
-    return apply_scalar("inv_root", M, _power(-1 / p, floor), gradient, solver)
+    return apply_scalar("inv_root", M, power_of(-1 / p, floor), gradient, solver)
 
 
 def logm(M: Tensor, *, gradient: Gradient | None = None, solver: EigenSolver = AUTO, floor: float | None = None) -> Tensor:

@@ -83,6 +83,9 @@ def mapped(frame: Frame, M: Tensor) -> tuple[Tensor, Tensor]:
 
 def applied(who: str, function: Elementwise, spectrum: Tensor, tolerance: float | None) -> Tensor:
     """f of a spectrum (*B, k), or the error that says what is wrong with f."""
+    found = readable(spectrum)
+    if found is not None:
+        function.require_or_count(who, found.detach(), tolerance)
     y = function.f(function.clamp(spectrum)[0])
     if not isinstance(y, Tensor) or not y.is_floating_point():
         raise OptionError(

@@ -173,15 +173,19 @@ class Scalar(ABC):
         if abs(floor) > limits.max or 0 < abs(floor) < limits.tiny * limits.eps:
             raise OptionError(f"`{who}`: floor={floor!r} is no number of {dtype}; take one within its range.")
 
-    def evaluate(self, who: str, w: Tensor, tolerance: float | None) -> Tensor:
-        """f of eigenvalues (*B, n). Raises for those outside the domain; where looking is forbidden (no tolerance), counts
-        those that are clamped."""
+    def require_or_count(self, who: str, w: Tensor, tolerance: float | None) -> None:
+        """Raise for eigenvalues (*B, n) outside the domain; where looking is forbidden (no tolerance), count those that are
+        clamped."""
         if tolerance is not None:
             self.require(who, w, tolerance**2)  # see `asymmetry_tolerance`
         elif not tracing() and w.numel() and self.floor is None:
             border = self.border(w)
             if border is not None:
                 count_on_device(CLAMPED, w <= border[0])
+
+    def evaluate(self, who: str, w: Tensor, tolerance: float | None) -> Tensor:
+        """f of eigenvalues (*B, n) that `require_or_count` has seen."""
+        self.require_or_count(who, w, tolerance)
         if w.numel() == 0:
             return w
         y = self.f(self.clamp(w)[0])

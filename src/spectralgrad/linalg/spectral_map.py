@@ -14,7 +14,7 @@ from spectralgrad.errors import OptionError
 from spectralgrad.validation import as_square
 
 from .calculus import AtScale1, Factors
-from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, for_function
+from .choices import AUTO, ByEigenpairs, EigenSolver, Gradient, RootSolver, for_function
 from .eigh import eigenpairs
 from .elementwise import Elementwise
 from .functions import Spectral
@@ -63,20 +63,24 @@ def spectral_map(
     """
     if not callable(f):
         raise OptionError(f"`spectral_map`: f must be a function of a tensor, got {f!r}.")
-    function = Elementwise(floor, function=f)
-    X, tolerance = as_square("spectral_map", M)
-    choice = for_function("spectral_map", X, gradient, solver, function)
+    return through_map("spectral_map", M, Elementwise(floor, function=f), gradient, solver)
+
+
+def through_map(who: str, M: Tensor, function: Elementwise, gradient: Gradient | None, solver: RootSolver) -> Tensor:
+    """V f(L) V^H of ``M`` for a function with tensors of its own, the way the options ask for."""
+    X, tolerance = as_square(who, M)
+    choice = for_function(who, X, gradient, solver, function)
     assert choice.way != "products"  # refused: f is no root
     if choice.way == "exact":
-        Y, _ = mapped(_Eigenbasis("spectral_map", function, choice.solver, tolerance=tolerance), X)
+        Y, _ = mapped(_Eigenbasis(who, function, choice.solver, tolerance=tolerance), X)
     else:
-        Y = _through_pairs(X, function, choice, tolerance)
+        Y = _through_pairs(who, X, function, choice, tolerance)
     return Y if X is M else Y.to(M.dtype)
 
 
-def _through_pairs(M: Tensor, function: Elementwise, choice: ByEigenpairs, tolerance: float | None) -> Tensor:
-    w, V, kept = eigenpairs("spectral_map", M, choice, tolerance)
-    y = applied("spectral_map", function, w, tolerance)
+def _through_pairs(who: str, M: Tensor, function: Elementwise, choice: ByEigenpairs, tolerance: float | None) -> Tensor:
+    w, V, kept = eigenpairs(who, M, choice, tolerance)
+    y = applied(who, function, w, tolerance)
     y = y if kept is None else torch.where(kept, y, 0)
     return exactly_hermitian(matmul(V * y.unsqueeze(-2), V.mH))
 

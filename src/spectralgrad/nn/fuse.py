@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import Module
 
 from spectralgrad.errors import OptionError
@@ -35,7 +35,8 @@ def fuse(model: Module) -> Module:
         model: in eval mode; it is not changed, and shares nothing with the result.
 
     Raises:
-        OptionError: a module in training mode, or a whitening layer without running statistics.
+        OptionError: a module in training mode, a whitening layer without running statistics, or a weight that a hook
+            computes, as those of torch.nn.utils.weight_norm, spectral_norm and prune after a step.
 
     >>> import torch, spectralgrad as sg
     >>> whitening = sg.nn.DecorrelatedBatchNorm2d(8, group_size=4)
@@ -57,7 +58,19 @@ def fuse(model: Module) -> Module:
                 f"{_WHO}: {place} has no running statistics and whitens each batch by its own, which no fixed convolution "
                 "does. Train it with track_running_stats=True, or take it out of the model."
             )
+        _require_leaves(place, module)
     return _Fuser().fused(copy.deepcopy(model))
+
+
+def _require_leaves(place: str, module: Module) -> None:
+    """Raise where a hook leaves a computed tensor, which torch cannot copy: old weight_norm, spectral_norm and pruning."""
+    for name, value in vars(module).items():
+        if isinstance(value, Tensor) and not value.is_leaf:
+            raise OptionError(
+                f"{_WHO}: {place} must hold tensors that can be copied, but its {name!r} is computed by a hook, as torch.nn."
+                "utils.weight_norm, spectral_norm and prune do. Make it permanent with remove_weight_norm, "
+                "remove_spectral_norm or prune.remove, or use torch.nn.utils.parametrizations."
+            )
 
 
 class _Fuser:
