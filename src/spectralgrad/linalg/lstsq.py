@@ -4,6 +4,8 @@ Both follow from P = pinv(A), whose derivatives are exact while the rank stays t
 x + P (b - A x) the second term is zero but for rounding, and takes away what rounding in P has left.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -15,6 +17,7 @@ from spectralgrad.validation import (
     require_one_device,
 )
 
+from .homogeneous import Scales, homogeneous
 from .pinv import pinv
 from .precision import hermitian_part, matmul
 from .svd import svd
@@ -60,9 +63,7 @@ def lstsq(A: Tensor, b: Tensor, rtol: float | None = None) -> Tensor:
             f"`lstsq`: `b` must be (*batch, {X.shape[-2]}, k), with a batch that broadcasts with that of `A`, "
             f"{tuple(A.shape)}, got {tuple(b.shape)}. One right-hand side for each matrix is b.unsqueeze(-1)."
         )
-    P = pinv(X, rtol=rtol)
-    x = matmul(P, B)
-    x = x + matmul(P, B - matmul(X, x))
+    (x,) = homogeneous(partial(_solved, rtol), [(X, 2), (B, 2)], _quotient_scale, out=2)
     return as_given(x.squeeze(-1) if vector else x, A)
 
 
@@ -94,12 +95,30 @@ def nullspace(A: Tensor, rank: int | None = None, rtol: float | None = None) -> 
     n = X.shape[-1]
     if rank is not None and rtol is not None:
         raise OptionError(f"`nullspace`: takes either rank= or rtol=, got rank={rank!r} and rtol={rtol!r}. Leave one out.")
-    identity = torch.eye(n, dtype=X.dtype, device=X.device)
+    if rank is not None and (not is_whole(rank, 0) or rank > n):
+        raise OptionError(f"`nullspace`: rank must be a whole number from 0 to {n}, or None, got {rank!r}.")
+    (N,) = homogeneous(partial(_dropped, rank, rtol), [(X, 2)], _no_scale, out=2)
+    return as_given(N, A)
+
+
+def _solved(rtol: float | None, A: Tensor, b: Tensor) -> tuple[Tensor]:
+    P = pinv(A, rtol=rtol)
+    x = matmul(P, b)
+    return (x + matmul(P, b - matmul(A, x)),)
+
+
+def _quotient_scale(a: Tensor, b: Tensor) -> Scales:
+    return Scales((a, b), (b - a,))
+
+
+def _dropped(rank: int | None, rtol: float | None, A: Tensor) -> tuple[Tensor]:
     if rank is None:
-        row_space = matmul(pinv(X, rtol=rtol), X)
+        row_space = matmul(pinv(A, rtol=rtol), A)
     else:
-        if not is_whole(rank, 0) or rank > n:
-            raise OptionError(f"`nullspace`: rank must be a whole number from 0 to {n}, or None, got {rank!r}.")
-        kept = svd(X, full_matrices=X.shape[-2] < rank).Vh[..., :rank, :]
+        kept = svd(A, full_matrices=A.shape[-2] < rank).Vh[..., :rank, :]
         row_space = matmul(kept.mH, kept)
-    return as_given(hermitian_part(identity - row_space), A)
+    return (hermitian_part(torch.eye(A.shape[-1], dtype=A.dtype, device=A.device) - row_space),)
+
+
+def _no_scale(a: Tensor) -> Scales:
+    return Scales((a,), (torch.zeros_like(a),))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from spectralgrad.errors import OptionError
 from spectralgrad.linalg.homogeneous import Scales, homogeneous
+from spectralgrad.linalg.precision import hermitian_part
 
 from .geodesic import exp_apart, require_in_range
 from .inputs import Metric, aligned, as_definite, as_hermitian, as_pair, is_widened, require_fit, returned, widened
@@ -123,7 +124,7 @@ def _logeuclid_log(A: Tensor, B: Tensor, m: Tensor | None = None) -> tuple[Tenso
     """For B / 2^m; with A at scale 1, for the digits of its logarithm."""
     A, a = near_1(A)
     N = _shifted_log(log(B) - log(A), m) - a[..., None, None] * LOG_2 * identity_like(A)
-    return (times_power(exp_along(expanded(log(A), N), N), a.expand(N.shape[:-2])),)
+    return (times_power(hermitian_part(exp_along(expanded(log(A), N), N)), a.expand(N.shape[:-2])),)
 
 
 def _affine_exp(A: Tensor, T: Tensor) -> tuple[Tensor]:
@@ -135,7 +136,7 @@ def _logeuclid_exp(A: Tensor, T: Tensor) -> tuple[Tensor]:
     A, a = near_1(A)
     T = times_power(expanded(T, A), -a.expand(expanded(T, A).shape[:-2]))
     inner, k = _exp(log(A) + log_along(expanded(A, T), T))
-    return (times_power(inner, k + a),)
+    return (times_power(hermitian_part(inner), k + a),)
 
 
 def _exp(L: Tensor) -> tuple[Tensor, Tensor]:
