@@ -313,7 +313,7 @@ class _Search:
             assert self.norm is not None
             values, norm = self.filter.inverse(kept), self.norm
         last = values[..., self.plan.k - 1, None]
-        close = (values - last).abs() <= torch.finfo(w.dtype).eps ** 0.5 * norm
+        close: Tensor = (values - last).abs() <= torch.finfo(w.dtype).eps ** 0.5 * norm
         first: Tensor = torch.arange(kept.shape[-1], device=w.device) < self.plan.k
         return close | first  # type: ignore[no-any-return]
 

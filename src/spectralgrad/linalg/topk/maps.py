@@ -140,9 +140,7 @@ class Sparse(Source):
 
     def adjoint_product(self, x: Tensor | None, Y: Tensor) -> Tensor:
         assert x is not None
-        A = torch.sparse_csc_tensor(
-            self.crow, self.column, x.conj().resolve_conj(), self.shape[::-1], check_invariants=False
-        )
+        A = torch.sparse_csc_tensor(self.crow, self.column, torch.conj_physical(x), self.shape[::-1], check_invariants=False)
         return A @ Y
 
     def pulled(self, L: Tensor, R: Tensor) -> Tensor:

@@ -164,7 +164,8 @@ class _Svds(Step):
         require_converged(self.who, residual[..., : self.k], norm, self.limits, self.limits.steps)
         rest = slice(self.k, None)
         extra = torch.cat([U, V], -2)[..., rest] / 2**0.5
-        return (*(t[..., : self.k] for t in (U, S, V)), S[..., rest], extra, residual[..., rest], norm)
+        found = (*(t[..., : self.k] for t in (U, S, V)), S[..., rest], extra, residual[..., rest], norm)
+        return tuple(t.clone() for t in found)  # no views: forward mode would refuse them
 
     # The derivative, on H.
 
