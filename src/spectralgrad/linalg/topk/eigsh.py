@@ -81,10 +81,10 @@ def eigsh(
     >>> import torch, spectralgrad as sg
     >>> A = torch.diag(torch.arange(1.0, 301.0)).requires_grad_()
     >>> w, V = sg.eigsh(A, k=2)
-    >>> w
-    tensor([299., 300.], grad_fn=<_NodeBackward>)
+    >>> w.detach().round(decimals=2)
+    tensor([299., 300.])
     >>> w.sum().backward()
-    >>> A.grad.diagonal()[-3:]
+    >>> A.grad.diagonal()[-3:].round(decimals=3).abs()
     tensor([0., 1., 1.])
     """
     who = "eigsh"

@@ -69,10 +69,10 @@ def svds(
     >>> import torch, spectralgrad as sg
     >>> A = torch.diag(torch.arange(1.0, 301.0)).requires_grad_()
     >>> U, S, Vh = sg.svds(A, k=2)
-    >>> S
-    tensor([300., 299.], grad_fn=<_NodeBackward>)
+    >>> S.detach().round(decimals=2)
+    tensor([300., 299.])
     >>> S.sum().backward()
-    >>> A.grad.diagonal()[-3:]
+    >>> A.grad.diagonal()[-3:].round(decimals=3).abs()
     tensor([0., 1., 1.])
     """
     who = "svds"
