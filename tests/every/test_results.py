@@ -99,7 +99,8 @@ def test_half_precision(case: Case, dtype: torch.dtype) -> None:
     others = [y.float() for y in case.others(x)]
     for y, want in zip(out, tensors(case.call(x.float(), *others)), strict=True):
         assert y.dtype == dtype
-        torch.testing.assert_close(y, want.to(dtype), rtol=0, atol=0)
+        # A unit in the last place: without a gradient the way may be shorter, and round another last digit of float32.
+        torch.testing.assert_close(y, want.to(dtype), rtol=cases.eps(dtype), atol=1e-3 * cases.eps(dtype))
 
 
 # Hermitian to the last bit

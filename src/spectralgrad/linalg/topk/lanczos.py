@@ -315,7 +315,7 @@ class _Search:
         last = values[..., self.plan.k - 1, None]
         close: Tensor = (values - last).abs() <= torch.finfo(w.dtype).eps ** 0.5 * norm
         first: Tensor = torch.arange(kept.shape[-1], device=w.device) < self.plan.k
-        return close | first  # type: ignore[no-any-return]
+        return close | first
 
     def _bound(self, w: Tensor, wanted: Tensor) -> Tensor:
         """How large a residual may be, which belongs to the polynomial of A if there is one."""
