@@ -9,7 +9,7 @@ Where products are cheap beside the projections on Q, as those of sparse matrice
 at most 1 on the unwanted part of the spectrum and grows outside: several products for one projection. Its interval comes
 from Ritz values of A itself.
 
-Why this and not LOBPCG: docs/topk.md has the measurements.
+LOBPCG was not tried.
 """
 
 import math
