@@ -21,6 +21,7 @@ ROOMS = (
     "spd",
     "nn",
     "diagnostics",
+    "dropin",
     "selfcheck",
 )
 HOUSE = House(

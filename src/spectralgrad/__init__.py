@@ -8,6 +8,7 @@ from spectralgrad import diagnostics, errors, nn, orthogonal, spd
 from spectralgrad.align import kabsch, procrustes, umeyama
 from spectralgrad.counters import counts, reset_counts
 from spectralgrad.distances import cca_loss, frechet_distance, frechet_distance_of
+from spectralgrad.dropin import drop_in
 from spectralgrad.linalg.covariance import Moments, covariance, merge_moments, moments
 from spectralgrad.linalg.eigh import eigh, eigvalsh
 from spectralgrad.linalg.functions import expm, inv_root, inv_sqrtm, logm, sqrtm
@@ -55,6 +56,7 @@ __all__ = [
     "counts",
     "covariance",
     "diagnostics",
+    "drop_in",
     "eigh",
     "eigsh",
     "eigvalsh",
