@@ -85,9 +85,14 @@ class Recorded(Elementwise):
     dimensions: int = 1
     odd: bool = False
 
-    def f(self, c: Tensor) -> Tensor:
+    at_once = False  # dimensions are counted: a closed-over tensor has those of the batch
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "function", self._at)  # of any shape
+
+    def _at(self, x: Tensor) -> Tensor:
         call = _oddly if self.odd else replayed
-        return call(self.call, c, extra=c.ndim - self.dimensions)
+        return call(self.call, x, extra=max(x.ndim - self.dimensions, 0))
 
 
 def _oddly(call: Call, x: Tensor, extra: int) -> Tensor:

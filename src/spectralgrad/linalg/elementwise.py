@@ -16,6 +16,7 @@ own.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ _CORNERS = (
 class Elementwise(Scalar):
     """A user's function with the differences derived from it."""
 
+    at_once: ClassVar[bool] = True  # whether f takes numbers with a dimension in front
     function: Callable[[Tensor], Tensor] = torch.nn.Identity()  # noqa: RUF009  (frozen, never called as a default)
 
     def f(self, c: Tensor) -> Tensor:
@@ -79,10 +81,10 @@ class Elementwise(Scalar):
         gap = a - b
         tie = gap == 0
         far = (fa - fb) / torch.where(tie, 1, gap)
-        slopes = list(_at_each(self.slope, [b + t * gap for t, _ in gauss()]))
+        slopes = list(_at_each(self.slope, [b + t * gap for t, _ in gauss()], self.at_once))
         near, variation = _integral([weight for _, weight in gauss()], slopes)
         with torch.no_grad():
-            at_a, between, at_b = _at_each(self.slope, [a.expand_as(gap), b + gap / 2, b.expand_as(gap)])
+            at_a, between, at_b = _at_each(self.slope, [a.expand_as(gap), b + gap / 2, b.expand_as(gap)], self.at_once)
             cubic, _ = _integral([weight * _third(t) for t, weight in gauss()], slopes)
             coarse = ((at_a + 4 * between + at_b) / 6, near - cubic)
             rounding = torch.finfo(gap.dtype).eps * (fa.abs() + fb.abs()) / gap.abs()
@@ -115,7 +117,7 @@ class Elementwise(Scalar):
     def _curvatures(self, a: Tensor, b_a: Tensor, c_b: Tensor, places: Places) -> Iterable[Tensor]:
         """f'' at places of the triangle with these corners."""
         points = (a + u * b_a + u * v * c_b for u, v, _ in places)  # one after the other: each has n^3 numbers
-        return _at_each(self.curvature, list(points) if len(places) * b_a.numel() <= _FEW else points)
+        return _at_each(self.curvature, list(points) if len(places) * b_a.numel() <= _FEW else points, self.at_once)
 
     def contract(self, w: Tensor, X: Tensor, Y: Tensor) -> Tensor:
         index = torch.arange(w.shape[-1], device=w.device)
@@ -136,9 +138,9 @@ def _derivative(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         return torch.func.grad(lambda t: f(t).sum())(x)  # type: ignore[no-any-return]
 
 
-def _at_each(derivative: Callable[[Tensor], Tensor], points: Iterable[Tensor]) -> Iterable[Tensor]:
-    """A derivative at points of one shape; at a list of few at once, since each call takes 0.1 ms."""
-    if isinstance(points, list) and len(points) * points[0].numel() <= _FEW:
+def _at_each(derivative: Callable[[Tensor], Tensor], points: Iterable[Tensor], at_once: bool) -> Iterable[Tensor]:
+    """A derivative at points of one shape; at a list of few at once if it may be, since each call takes 0.1 ms."""
+    if at_once and isinstance(points, list) and len(points) * points[0].numel() <= _FEW:
         return derivative(torch.stack(points)).unbind()
     return map(derivative, points)
 
