@@ -234,7 +234,7 @@ class _Mode(TorchFunctionMode):
 
 
 def _listen(owner: trace, record: Record, x: Tensor, side: str) -> None:
-    def hear(g: Tensor | None) -> None:
+    def hear(g: Any) -> None:
         if g is not None and not is_transformed(g):  # None: torch found nothing to send
             owner.gradient(record, side, _norm(g))
 
